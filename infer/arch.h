@@ -70,6 +70,11 @@ typedef struct fm_switches {
     bool encoder;     /* every position sees every other; no head */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
+    bool shared_plain;                          /* without a gate of its own */
+    bool router_sigmoid, router_bias;           /* as fm_route.sigmoid, .bias */
+    uint32_t router_groups, router_groups_kept; /* 0: none */
+    float router_scale;                         /* of the experts' weights; 0: none */
+    double router_least;                        /* the least sum that renormalises */
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
     bool qk_after;       /* qk norms behind the rotation */
     bool one_norm;       /* PARALLEL: both branches read norm(x) */
@@ -109,6 +114,7 @@ typedef struct fm_arch {
     uint32_t max_positions; /* longest sequence that is computed as it was trained */
     uint32_t window;        /* of the layers that slide, 0 = none do */
     uint32_t type_vocab, position_rows;
+    uint32_t more_layers; /* layers in the files, behind the others, that guess further tokens */
     float eps;
     bool tied;     /* lm_head is embed_tokens */
     bool headless; /* a decoder without a language head: a classifier, or a base model */
@@ -174,6 +180,7 @@ typedef enum fm_place {
     FM_P_DOWN,
     FM_P_DOWN_B,
     FM_P_ROUTER,
+    FM_P_ROUTER_B, /* of the choice alone; it is no bias of the product, and never trains */
     FM_P_X_GATE,
     FM_P_X_UP,
     FM_P_X_DOWN, /* one for each expert */

@@ -97,16 +97,24 @@ typedef struct fm_scaling {
     const int32_t *rows, *from, *to;
 } fm_scaling;
 
-/* The choice of experts for each row. Row i gets the `chosen` experts with the largest score[i]; of
- * equal scores the lower expert wins (a NaN is never larger than another score). The weights of row
- * i are the softmax shares of its experts, over all experts or (renormalise) over the chosen ones,
- * computed in double, ascending, rounded at the end. Choice number i * chosen + j is row i's j-th
- * expert, experts ascending. */
+/* The choice of experts for each row. An expert's share is its part of the softmax of score[i], or
+ * (sigmoid) 1 / (1 + e^-score). Row i gets the `chosen` experts with the largest values; of equal
+ * values the lower expert wins (a NaN is never larger than another value). A value is the score, or
+ * (sigmoid, bias or groups) the share rounded, plus the bias. groups: experts stand in that many
+ * groups of equal size, one after another; only the groups_kept groups with the largest sums of
+ * their two largest values are chosen from, of equal sums the lower. The weights of row i are the
+ * shares of its experts, or (renormalise) these over the sum of the chosen ones, which is at least
+ * `least`; then times scale. They are computed in double, ascending, rounded at the end. Choice
+ * number i * chosen + j is row i's j-th expert, experts ascending. */
 typedef struct fm_route {
     const float *score; /* [m, experts], ld apart */
     size_t ld;
     uint32_t m, experts, chosen;
-    bool renormalise;
+    bool renormalise, sigmoid;
+    uint32_t groups, groups_kept; /* 0: none */
+    const float *bias;            /* [m, experts], for the choice alone; NULL: none */
+    double least;
+    float scale;          /* 0: none */
     const int32_t *bound; /* [parts + 1] ascending: part p has rows bound[p] .. bound[p + 1] - 1 */
     uint32_t parts;
     float *weight;   /* [m, chosen] */
@@ -385,10 +393,10 @@ struct fm_backend {
     /* y[i] = x[i] * w[i] by rows; y may be x. */
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
-    /* Gradient of route. Of r only score, expert, slot, the sizes and renormalise are read. dscore
-     * [m, experts] is set to the gradient of the scores through the weights; dweight [m * chosen]
-     * is the gradient of the weights, in the order of list. In double, rounded at the end; the
-     * choice itself has no gradient. */
+    /* Gradient of route. Of r score, expert, slot, the sizes and what makes the weights are read:
+     * renormalise, sigmoid, least, scale. dscore [m, experts] is set to the gradient of the scores
+     * through the weights; dweight [m * chosen] is the gradient of the weights, in the order of
+     * list. In double, rounded at the end; the choice itself has no gradient. */
     void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
     /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be
      * dy. */

@@ -36,6 +36,7 @@ typedef struct fm_linear {
 /* Experts of a layer: a router's product chooses some for each row. */
 typedef struct fm_experts {
     fm_linear router;                         /* [experts, hidden] */
+    const float *choice_bias;                 /* [experts] (FM_P_ROUTER_B) or NULL */
     fm_linear *gate, *up, *down;              /* [experts] each; one allocation at gate */
     fm_linear s_gate, s_up, s_down, s_switch; /* the shared expert, w NULL: none */
 } fm_experts;

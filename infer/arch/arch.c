@@ -163,7 +163,8 @@ static fm_status check_fixed(const fm_json *c, const fmi_family *f, const char *
                  {"layer_norm_elementwise_affine", true}};
     for (size_t i = 0; i < FM_ARRAY_LEN(fixed); i++) {
         const fm_json *v = fm_json_get(c, fixed[i].key);
-        if (!fmi_absent(v) && !listed(f->harmless, fixed[i].key) &&
+        bool read = (f->has & F_QK_NORM_KEY) && strcmp(fixed[i].key, "use_qk_norm") == 0;
+        if (!fmi_absent(v) && !read && !listed(f->harmless, fixed[i].key) &&
             (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, !fixed[i].want) != fixed[i].want))
             return fm_fail(FM_EUNSUPPORTED, "%s: %s other than %s is not supported", what,
                            fixed[i].key, fixed[i].want ? "true" : "false");
@@ -384,7 +385,7 @@ static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *
 {
     uint32_t from = 0, pattern = f->slide_pattern, below = f->full_below ? f->full_below : 28;
 
-    if (f->has & F_WINDOW_SWITCH) /* layers below it attend to everything */
+    if (f->has & (F_WINDOW_SWITCH | F_WINDOW_FROM)) /* layers below it attend to everything */
         FM_TRY(fmi_take_u32(&from, c, "max_window_layers", below, 0, 1 << 20, what));
     if (f->has & (F_ROPE_BY_TYPE | F_PATTERN_KEY)) {
         const char *key = fmi_absent(fm_json_get(c, "sliding_window_pattern"))
@@ -432,66 +433,6 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
             a->sw.layer[i] |= FM_LAYER_NO_ROPE;
     a->window = any ? window : 0;
     return rc;
-}
-
-/* ==== experts ==== */
-
-static fm_status sparse_layers(fm_arch *a, const fm_json *c, const char *what)
-{
-    uint32_t step = 1;
-    fm_status rc = fmi_take_u32(&step, c, "decoder_sparse_step", 1, 1, 1 << 20, what);
-    for (uint32_t i = 0; rc == FM_OK && i < a->layers; i++)
-        if ((i + 1) % step == 0)
-            a->sw.layer[i] |= FM_LAYER_SPARSE;
-    const fm_json *only = fm_json_get(c, "mlp_only_layers");
-    if (rc != FM_OK || fmi_absent(only))
-        return rc;
-    if (!fm_json_is(only, FM_JSON_ARRAY) || fm_json_count(only) > FM_MAX_LAYERS)
-        return fm_fail(FM_EINVAL, "%s: mlp_only_layers must be a list of layers", what);
-    for (size_t i = 0; i < fm_json_count(only); i++) {
-        int64_t l = fm_json_int(fm_json_at(only, i), -1);
-        if (l < 0)
-            return fm_fail(FM_EINVAL, "%s: mlp_only_layers must be a list of layers", what);
-        if (l < a->layers)
-            a->sw.layer[l] &= (uint8_t)~FM_LAYER_SPARSE;
-    }
-    return FM_OK;
-}
-
-static fm_status read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
-{
-    fm_switches *s = &a->sw;
-    bool qwen = f->has & F_QWEN_EXPERTS;
-    bool old = !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
-    const char *count = old ? "num_experts" : "num_local_experts";
-    fm_status rc;
-    if (!(f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS)))
-        return FM_OK;
-    if ((rc = fmi_take_u32(&s->experts, c, count, -1, 1, FM_MAX_EXPERTS, what)) != FM_OK ||
-        (rc = fmi_take_u32(&s->chosen, c, "num_experts_per_tok", -1, 1, 64, what)) != FM_OK)
-        return rc;
-    if (s->chosen > s->experts)
-        return fm_fail(FM_EINVAL, "%s: num_experts_per_tok is %u of %u experts", what, s->chosen,
-                       s->experts);
-    if (s->experts * a->layers > FM_MAX_EXPERT_PARTS)
-        return fm_fail(FM_ELIMIT, "%s: %u experts in each of %u layers, at most %u together", what,
-                       s->experts, a->layers, FM_MAX_EXPERT_PARTS);
-    s->expert_inter = a->inter;
-    if ((rc = fmi_take_bool(&s->renormalise, c, "norm_topk_prob", s->renormalise, what)) != FM_OK)
-        return rc;
-    if (!qwen) {
-        for (uint32_t i = 0; i < a->layers; i++)
-            s->layer[i] |= FM_LAYER_SPARSE;
-        return FM_OK;
-    }
-    if ((rc = fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what)) !=
-        FM_OK)
-        return rc;
-    if (s->shared_expert &&
-        (rc = fmi_take_u32(&s->shared_inter, c, "shared_expert_intermediate_size", -1, 1, 1 << 20,
-                           what)) != FM_OK)
-        return rc;
-    return sparse_layers(a, c, what);
 }
 
 /* ==== switches ==== */
@@ -669,7 +610,14 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
     }
     if (rc == FM_OK && (f->has & F_NO_ROPE_LAYERS))
         rc = read_no_rope(a, c, what);
-    return rc == FM_OK ? read_experts(a, f, c, what) : rc;
+    bool qk = a->sw.qk == FM_QK_HEAD;
+    if (rc == FM_OK && (f->has & F_QK_NORM_KEY))
+        rc = fmi_take_bool(&qk, c, "use_qk_norm", false, what);
+    if (f->has & F_QK_NORM_KEY)
+        a->sw.qk = qk ? FM_QK_HEAD : FM_QK_NONE;
+    if (rc == FM_OK && (f->has & F_MORE_LAYERS))
+        rc = fmi_take_u32(&a->more_layers, c, "num_nextn_predict_layers", 1, 0, 64, what);
+    return rc == FM_OK ? fmi_read_experts(a, f, c, what) : rc;
 }
 
 /* RoBERTa counts positions from behind the id of its padding. */

@@ -23,6 +23,10 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return sparse;
     case W_SHARED:
         return sparse && a->sw.shared_expert;
+    case W_SHARED_GATE:
+        return sparse && a->sw.shared_expert && !a->sw.shared_plain;
+    case W_ROUTER_BIAS:
+        return sparse && a->sw.router_bias;
     case W_HEAD:
         return !a->tied && !a->headless;
     case W_HEAD_BIAS:

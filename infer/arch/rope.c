@@ -257,7 +257,7 @@ static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, c
     if (part > 1.0)
         return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
     a->sw.rotary_dim = (uint32_t)((double)a->head_dim * part);
-    if (f->has & F_ROTARY_DIM)
+    if ((f->has & F_ROTARY_DIM) || !fmi_absent(fm_json_get(c, "rotary_dim")))
         FM_TRY(fmi_take_u32(&a->sw.rotary_dim, c, "rotary_dim", 64, 2, a->head_dim, what));
     if (a->sw.rotary_dim < 2 || a->sw.rotary_dim % 2 != 0)
         return fm_fail(FM_EINVAL,

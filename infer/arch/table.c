@@ -129,7 +129,50 @@ static const fmi_arch_part qwen_moe_layer[] = {
     {"mlp.shared_expert.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},
     {"mlp.shared_expert.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},
     {"mlp.shared_expert.down_proj.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER},
-    {"mlp.shared_expert_gate.weight", FM_P_S_SWITCH, W_SHARED, D_ONE, D_HIDDEN},
+    {"mlp.shared_expert_gate.weight", FM_P_S_SWITCH, W_SHARED_GATE, D_ONE, D_HIDDEN},
+    {.name = NULL}};
+
+/* Experts of their own and shared ones, as DeepSeek names them. */
+#define DEEP_EXPERTS(bias, bias_rows, bias_cols)                                                   \
+    {"mlp.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},                               \
+        {bias, FM_P_ROUTER_B, W_ROUTER_BIAS, bias_rows, bias_cols},                                \
+        {"mlp.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},           \
+        {"mlp.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},               \
+        {"mlp.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},           \
+        {"mlp.shared_experts.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},       \
+        {"mlp.shared_experts.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},           \
+    {                                                                                              \
+        "mlp.shared_experts.down_proj.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER          \
+    }
+
+static const fmi_arch_part glm4_moe_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    HEAD_NORMS,
+    O_PROJ,
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    DEEP_EXPERTS("mlp.gate.e_score_correction_bias", D_EXPERTS, D_1),
+    {.name = NULL}};
+
+static const fmi_arch_part ernie4_5_moe_layer[] = {
+    TWO_NORMS_1,   QKV,
+    O_PROJ,        TWO_NORMS_2,
+    MLP(W_DENSE),  DEEP_EXPERTS("mlp.moe_statics.e_score_correction_bias", D_ONE, D_EXPERTS),
+    {.name = NULL}};
+
+static const fmi_arch_part minimax_m2_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_Q, D_1},
+    {"self_attn.k_norm.weight", FM_P_K_NORM, W_ALWAYS, D_KV, D_1},
+    O_PROJ,
+    TWO_NORMS_2,
+    {"block_sparse_moe.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"block_sparse_moe.e_score_correction_bias", FM_P_ROUTER_B, W_ROUTER_BIAS, D_EXPERTS, D_1},
+    {"block_sparse_moe.experts.%u.w1.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w3.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w2.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
     {.name = NULL}};
 
 #define LAYERNORMS_1                                                                               \
@@ -437,6 +480,25 @@ LIST(internlm3_keys, "qkv_bias", "bias");
 LIST(qwen_moe_keys, "num_experts", "num_local_experts", "num_experts_per_tok",
      "moe_intermediate_size", "shared_expert_intermediate_size", "norm_topk_prob",
      "decoder_sparse_step", "mlp_only_layers", "qkv_bias");
+LIST(deep_keys, "n_routed_experts", "num_local_experts", "num_experts_per_tok",
+     "moe_intermediate_size", "n_shared_experts", "n_group", "topk_group", "norm_topk_prob",
+     "routed_scaling_factor", "first_k_dense_replace", "use_qk_norm", "num_nextn_predict_layers");
+/* scoring_func and topk_method say what the class does anyway; of layers that guess further tokens
+ * there is nothing to set. */
+LIST(deep_harmless, "output_router_logits", "router_aux_loss_coef", "scoring_func", "topk_method",
+     "moe_layer_freq", "aux_loss_alpha", "seq_aux", "ep_size", "num_mtp_layers");
+LIST(minimax_m2_keys, "num_local_experts", "num_experts", "num_experts_per_tok", "rotary_dim");
+LIST(minimax_m2_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
+     "attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "scoring_func",
+     "shared_intermediate_size", "use_mtp", "use_qk_norm", "use_routing_bias",
+     "layernorm_full_attention_beta", "layernorm_linear_attention_beta", "layernorm_mlp_beta",
+     "shared_moe_mode");
+LIST(ernie_moe_keys, "moe_num_experts", "moe_k", "moe_num_shared_experts", "moe_intermediate_size",
+     "moe_layer_start_index", "moe_layer_end_index", "moe_layer_interval", "moe_norm_min",
+     "use_bias");
+LIST(ernie_moe_harmless, "output_router_logits", "router_aux_loss_coef", "moe_capacity", "moe_gate",
+     "moe_use_aux_free", "num_nextn_predict_layers");
+LIST(ernie_ignored, "model.mtp*", "mtp*");
 LIST(stablelm_keys, "layer_norm_eps", "use_qkv_bias", "qk_layernorm", "use_parallel_residual");
 LIST(starcoder2_keys, "norm_epsilon", "use_bias", "mlp_type", "norm_type");
 LIST(starcoder2_harmless, "residual_dropout", "embedding_dropout", "activation_function");
@@ -682,6 +744,51 @@ static const fmi_family families[] = {
      .keys = qwen_moe_keys,
      .harmless = moe_harmless,
      .sw = {.qk = FM_QK_HEAD}},
+    {.name = "glm4_moe",
+     NAMES(glm4_moe_layer, llama_last),
+     .has =
+         F_BIAS_KEY | F_BIAS_NOT_O | F_DEEP_EXPERTS | F_GLM_EXPERTS | F_QK_NORM_KEY | F_MORE_LAYERS,
+     .kv_heads = 8,
+     .max_positions = 131072,
+     .eps = 1e-5,
+     .partial = 0.5,
+     .keys = deep_keys,
+     .harmless = deep_harmless,
+     .sw = {.router_sigmoid = true, .router_bias = true}},
+    {.name = "dots1",
+     NAMES(glm4_moe_layer, llama_last),
+     .has = F_BIAS_KEY | F_DEEP_EXPERTS | F_WINDOW_FROM,
+     .kv_heads = 32,
+     .max_positions = 2048,
+     .window = 4096,
+     .full_below = 62,
+     .keys = deep_keys,
+     .harmless = deep_harmless,
+     .sw = {.qk = FM_QK_HEAD, .router_sigmoid = true, .router_bias = true}},
+    {.name = "minimax_m2",
+     NAMES(minimax_m2_layer, llama_last),
+     .has = F_MIXTRAL_EXPERTS,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .experts = 256,
+     .chosen = 8,
+     .max_positions = 196608,
+     .theta = 5e6,
+     .keys = minimax_m2_keys,
+     .harmless = minimax_m2_harmless,
+     .sw = {.qk = FM_QK_ALL, .renormalise = true, .router_sigmoid = true, .router_bias = true}},
+    {.name = "ernie4_5_moe",
+     NAMES(ernie4_5_moe_layer, llama_last),
+     .has = F_ERNIE_EXPERTS,
+     .kv_heads = 4,
+     .max_positions = 131072,
+     .eps = 1e-5,
+     .theta = 500000,
+     .tied = true,
+     .keys = ernie_moe_keys,
+     .harmless = ernie_moe_harmless,
+     .ignored = ernie_ignored,
+     .sw = {.pairs = true, .renormalise = true, .router_bias = true}},
     {.name = "gpt2",
      .has = F_CONV1D,
      .prefix = {"transformer.", ""},
@@ -1102,9 +1209,27 @@ static bool matches(const char *pattern, const char *name)
     return strncmp(name, pattern, n - 1) == 0;
 }
 
+/* Whether the tensor is of one of the layers behind the last that the config says there are. */
+static bool behind_layers(const fm_arch *a, const char *tensor)
+{
+    size_t prefix = strlen(a->prefix), n = strlen(fmi_family_of(a)->layers);
+    if (strncmp(tensor, a->prefix, prefix) != 0 ||
+        strncmp(tensor + prefix, fmi_family_of(a)->layers, n) != 0)
+        return false;
+    for (uint32_t i = 0; i < a->more_layers; i++) {
+        char number[16];
+        int digits = snprintf(number, sizeof(number), "%u.", a->layers + i);
+        if (strncmp(tensor + prefix + n, number, (size_t)digits) == 0)
+            return true;
+    }
+    return false;
+}
+
 bool fmi_family_ignores(const fm_arch *a, const char *tensor)
 {
     if (matches("*.rotary_emb.inv_freq", tensor))
+        return true;
+    if (behind_layers(a, tensor))
         return true;
     const char *const *list = fmi_family_of(a)->ignored;
     for (; list && *list; list++)

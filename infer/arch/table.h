@@ -11,11 +11,13 @@ typedef enum fmi_when {
     W_O_BIAS,
     W_MLP_BIAS,
     W_QK_NORM,
-    W_DENSE,  /* in layers without experts */
-    W_SPARSE, /* in layers with experts */
-    W_EXPERT, /* likewise, one for each expert: %u in the name */
-    W_SHARED, /* likewise, where there is a shared expert */
-    W_HEAD,   /* unless the head is the embedding */
+    W_DENSE,       /* in layers without experts */
+    W_SPARSE,      /* in layers with experts */
+    W_EXPERT,      /* likewise, one for each expert: %u in the name */
+    W_SHARED,      /* likewise, where there is a shared expert */
+    W_SHARED_GATE, /* likewise, where a gate of its own scales it */
+    W_ROUTER_BIAS, /* in layers with experts, where a bias steers the choice */
+    W_HEAD,        /* unless the head is the embedding */
     W_HEAD_BIAS,
     W_TWO_NORMS,     /* parallel branches with a norm each */
     W_NOT_TWO_NORMS, /* all others */
@@ -82,6 +84,12 @@ typedef struct fmi_arch_part {
 #define F_MROPE (1u << 30)        /* rope type mrope: in a text its three positions are equal */
 #define F_CLOVA (UINT64_C(1) << 33) /* F_GRANITE's multipliers with use_post_norm; logits times */
 #define F_ELSE_ROPE (UINT64_C(1) << 32) /* with F_FULL_NO_ROPE: sliding_window null, all turn */
+#define F_DEEP_EXPERTS (UINT64_C(1) << 40)  /* n_routed_experts, n_group, .. */
+#define F_GLM_EXPERTS (UINT64_C(1) << 41)   /* likewise, with GLM's defaults */
+#define F_ERNIE_EXPERTS (UINT64_C(1) << 42) /* moe_num_experts, moe_k, .. */
+#define F_WINDOW_FROM (UINT64_C(1) << 43)   /* max_window_layers: layers from it on slide */
+#define F_QK_NORM_KEY (UINT64_C(1) << 44)   /* use_qk_norm: heads are normed */
+#define F_MORE_LAYERS (UINT64_C(1) << 45)   /* layers behind the last guess tokens: not read */
 #define F_QUERY_SCALE (1u << 31)  /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {
@@ -95,6 +103,7 @@ typedef struct fmi_family {
     const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_kv_heads, *k_positions, *k_eps, *k_act;
     /* Values where the config has none; 0 (NULL): the usual value. */
     uint32_t kv_heads, head_dim, heads, vocab, max_positions, window;
+    uint32_t experts, chosen;
     uint32_t full_below;    /* with use_sliding_window: layers below it are full; 0: 28 */
     uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
     double eps, theta, local_theta, partial;
@@ -129,7 +138,9 @@ FM_CHECKED fm_status fmi_take_positive(double *out, const fm_json *c, const char
                                        const char *what);
 FM_CHECKED fm_status fmi_take_bool(bool *out, const fm_json *c, const char *key, bool dflt,
                                    const char *what);
-/* The rotary settings of c (rope.c). */
+/* The settings of experts (experts.c), and the rotary ones (rope.c), of c. */
+FM_CHECKED fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
+                                      const char *what);
 FM_CHECKED fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c,
                                    const char *what);
 

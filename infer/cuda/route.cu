@@ -11,6 +11,7 @@
 #define ROUTE_WARPS 4u
 #define ROUTE_CHOSEN 64u /* the most that a config may ask for */
 #define ROUTE_EXPERTS 1024u
+#define ROUTE_SHARED 40960u /* bytes of shared memory that any launch may ask for, beside picks */
 #define DEAL_WARPS 8u
 #define DEAL_THREADS (32u * DEAL_WARPS)
 #define NOBODY 0xffffffffu
@@ -55,22 +56,98 @@ FMC_DEVICE uint32_t next_expert(const float *score, uint32_t experts, uint32_t t
     return score[first] == score[first] ? best.expert : first;
 }
 
+/* The lane's share of setting the shares of a row's experts, before the division: by the sum of a
+ * softmax, or 1. The callers read them behind a __syncwarp. */
+FMC_DEVICE void set_shares(const fm_route &r, const float *score, double *share)
+{
+    double max = (double)score[0];
+    for (uint32_t e = 1; e < r.experts && !r.sigmoid; e++)
+        max = max > (double)score[e] ? max : (double)score[e];
+    for (uint32_t e = threadIdx.x % 32; e < r.experts; e += 32)
+        share[e] = r.sigmoid ? 1.0 / (1.0 + fmc_exp_dd(-(double)score[e], 0.0))
+                             : fmc_exp_dd((double)score[e] - max, 0.0);
+}
+
+FMC_DEVICE double sum_shares(const fm_route &r, const double *share)
+{
+    double sum = 0.0;
+    for (uint32_t e = 0; e < r.experts && !r.sigmoid; e++)
+        sum += share[e];
+    return r.sigmoid ? 1.0 : sum;
+}
+
+/* Whether the choice goes by shares; whether the sum of all of them is needed. */
+FMC_DEVICE bool by_shares(const fm_route &r)
+{
+    return r.sigmoid || r.bias || r.groups;
+}
+FMC_DEVICE bool needs_sum(const fm_route &r)
+{
+    return !r.renormalise || by_shares(r) || r.least > 0.0;
+}
+
+/* What a row's weights are divided by; *cut: the sum of the chosen shares is below r.least. */
+FMC_DEVICE double whole_of(const fm_route &r, double kept, double sum, bool *cut)
+{
+    *cut = r.renormalise && kept < r.least * sum;
+    return !r.renormalise ? sum : *cut ? r.least * sum : kept;
+}
+
+/* Takes experts of other groups than the best ones out of the choice; sum: scratch [groups]. */
+FMC_DEVICE void keep_groups(const fm_route &r, float *value, float *sum)
+{
+    const uint32_t lane = threadIdx.x % 32, each = r.experts / r.groups;
+    uint32_t taken = 0;
+    for (uint32_t g = lane; g < r.groups; g += 32) {
+        float first = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * each; e < (g + 1) * each; e++) {
+            second = value[e] > first ? first : value[e] > second ? value[e] : second;
+            first = value[e] > first ? value[e] : first;
+        }
+        sum[g] = first + second;
+    }
+    __syncwarp();
+    for (uint32_t k = 0; k < r.groups_kept; k++) {
+        uint32_t g = next_expert(sum, r.groups, taken);
+        if (g % 32 == lane)
+            taken |= 1u << g / 32;
+    }
+    for (uint32_t i = 0, g = lane; g < r.groups; i++, g += 32)
+        for (uint32_t e = g * each; e < (g + 1) * each && !(taken >> i & 1); e++)
+            value[e] = -INFINITY;
+    __syncwarp();
+}
+
 __global__ void k_route(fm_route r)
 {
     FMC_SHARED_DYNAMIC(double, shares);
     FMC_SHARED(uint32_t, picks, [ROUTE_WARPS][ROUTE_CHOSEN]);
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const uint32_t row = blockIdx.x * ROUTE_WARPS + warp;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    const uint32_t row = blockIdx.x * warps + warp;
     double *share = shares + (size_t)warp * r.experts;
+    float *values = (float *)(shares + (size_t)warps * r.experts);
     uint32_t *pick = picks[warp], taken = 0;
     if (row >= r.m)
         return; /* whole warps; there is no barrier */
     const float *score = r.score + row * r.ld;
-    double max = (double)score[0], sum = 0.0, kept = 0.0;
-    for (uint32_t e = 1; e < r.experts; e++)
-        max = max > (double)score[e] ? max : (double)score[e];
-    for (uint32_t e = lane; e < r.experts; e += 32)
-        share[e] = fmc_exp_dd((double)score[e] - max, 0.0);
+    double sum = 0.0, kept = 0.0;
+    bool cut;
+    set_shares(r, score, share);
+    __syncwarp();
+    if (needs_sum(r))
+        sum = sum_shares(r, share);
+    if (by_shares(r)) {
+        float *value = values + (size_t)warp * 2 * r.experts;
+        for (uint32_t e = lane; e < r.experts; e += 32) {
+            value[e] = (float)(share[e] / sum);
+            if (r.bias)
+                value[e] = value[e] + r.bias[(size_t)row * r.experts + e];
+        }
+        __syncwarp();
+        if (r.groups)
+            keep_groups(r, value, value + r.experts);
+        score = value;
+    }
     for (uint32_t k = 0; k < r.chosen; k++) {
         uint32_t e = next_expert(score, r.experts, taken);
         if (e % 32 == lane)
@@ -83,14 +160,13 @@ __global__ void k_route(fm_route r)
         }
     }
     __syncwarp();
-    for (uint32_t e = 0; e < r.experts && !r.renormalise; e++)
-        sum += share[e];
     for (uint32_t k = 0; k < r.chosen; k++)
         kept += share[pick[k]];
+    const double whole = whole_of(r, kept, sum, &cut), scale = r.scale != 0.0f ? r.scale : 1.0;
     for (uint32_t k = lane; k < r.chosen; k += 32) {
         size_t at = (size_t)row * r.chosen + k;
         r.expert[at] = (int32_t)pick[k];
-        r.weight[at] = (float)(share[pick[k]] / (r.renormalise ? kept : sum));
+        r.weight[at] = (float)(share[pick[k]] / whole * scale);
     }
 }
 
@@ -177,8 +253,10 @@ void fmc_op_route(fm_backend *be, const fm_route *r)
         fmc_stick(d, FM_EUNSUPPORTED, "more experts than this device chooses from");
         return;
     }
-    FMC_RUN(d, k_route, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
-            ROUTE_WARPS * r->experts * sizeof(double), *r);
+    const bool values = r->sigmoid || r->bias || r->groups; /* two floats more for each expert */
+    const size_t bytes = r->experts * (sizeof(double) + (values ? 2 * sizeof(float) : 0));
+    const uint32_t warps = ROUTE_WARPS * bytes <= ROUTE_SHARED ? ROUTE_WARPS : ROUTE_WARPS / 2;
+    FMC_RUN(d, k_route, fmc_blocks(r->m, warps), 32 * warps, warps * bytes, *r);
     FMC_RUN(d, k_deal, r->experts, DEAL_THREADS, 0, *r);
 }
 
@@ -193,28 +271,32 @@ __global__ void k_route_grad(fm_route r, float *dscore, const float *dweight)
     double *share = shares + (size_t)warp * r.experts;
     if (row >= r.m)
         return; /* whole warps; there is no barrier */
-    const float *score = r.score + row * r.ld;
     const int32_t *expert = r.expert + (size_t)row * r.chosen;
     const int32_t *slot = r.slot + (size_t)row * r.chosen;
     float *to = dscore + (size_t)row * r.experts;
-    double max = (double)score[0], sum = 0.0, kept = 0.0, mean = 0.0;
-    for (uint32_t e = 1; e < r.experts; e++)
-        max = max > (double)score[e] ? max : (double)score[e];
-    for (uint32_t e = lane; e < r.experts; e += 32)
-        share[e] = fmc_exp_dd((double)score[e] - max, 0.0);
+    double sum = 0.0, kept = 0.0, mean = 0.0;
+    bool cut;
+    set_shares(r, r.score + row * r.ld, share);
     __syncwarp();
-    for (uint32_t e = 0; e < r.experts && !r.renormalise; e++)
-        sum += share[e];
+    if (needs_sum(r))
+        sum = sum_shares(r, share);
     for (uint32_t k = 0; k < r.chosen; k++)
         kept += share[expert[k]];
-    const double whole = r.renormalise ? kept : sum;
+    const double whole = whole_of(r, kept, sum, &cut), scale = r.scale != 0.0f ? r.scale : 1.0;
     for (uint32_t k = 0; k < r.chosen; k++)
         mean += share[expert[k]] / whole * (double)dweight[slot[k]];
+    if (cut)
+        mean *= r.sigmoid ? 0.0 : r.least;
+    else if (r.sigmoid && !r.renormalise)
+        mean = 0.0;
+    const bool all = !r.sigmoid && (!r.renormalise || cut);
     for (uint32_t e = lane; e < r.experts; e += 32)
-        to[e] = r.renormalise ? 0.0f : (float)(-mean * share[e] / whole);
+        to[e] = all ? (float)(-mean * share[e] / whole * scale) : 0.0f;
     __syncwarp();
-    for (uint32_t k = lane; k < r.chosen; k += 32)
-        to[expert[k]] = (float)(share[expert[k]] / whole * ((double)dweight[slot[k]] - mean));
+    for (uint32_t k = lane; k < r.chosen; k += 32) {
+        double s = share[expert[k]], slope = r.sigmoid ? 1.0 - s : 1.0;
+        to[expert[k]] = (float)(s / whole * ((double)dweight[slot[k]] - mean) * slope * scale);
+    }
 }
 
 void fmc_op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)

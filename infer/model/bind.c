@@ -197,6 +197,12 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
     n = snprintf(text, sizeof(text), "more %d%d%d\n", s->pairs, s->qk_after, s->one_norm);
     if (s->pairs || s->qk_after || s->one_norm)
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    n = snprintf(text, sizeof(text), "router %d%d%d %u %u %a %a\n", s->shared_plain,
+                 s->router_sigmoid, s->router_bias, s->router_groups, s->router_groups_kept,
+                 (double)s->router_scale, s->router_least);
+    if (s->shared_plain || s->router_sigmoid || s->router_bias || s->router_groups ||
+        s->router_scale != 0.0f)
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));

@@ -19,7 +19,7 @@
  * follows from the architecture). */
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
-_Static_assert(sizeof(fm_experts) == 5 * 104 + 3 * 8, "hash the new field of fm_experts");
+_Static_assert(sizeof(fm_experts) == 5 * 104 + 4 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_layer) == 10 * 8 + 2 * 32 + 7 * 104 + 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
@@ -138,6 +138,7 @@ static void put_experts(keyer *k, const fm_experts *x)
     const fm_linear *all[] = {&x->router, &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
         put_linear(k, all[i]);
+    put_vector(k, x->choice_bias, k->m->arch.sw.experts);
     for (size_t i = 0; i < 3 * (size_t)k->m->arch.sw.experts; i++) /* gate, up, down */
         put_linear(k, &x->gate[i]);
 }

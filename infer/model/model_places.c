@@ -27,9 +27,9 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     };
     if (p->place < FM_ARRAY_LEN(place))
         return place[p->place];
-    fm_linear *expert[] = {&x->router,          &x->gate[p->expert], &x->up[p->expert],
-                           &x->down[p->expert], &x->s_gate,          &x->s_up,
-                           &x->s_down,          &x->s_switch};
+    fm_linear *expert[] = {
+        &x->router, NULL,     &x->gate[p->expert], &x->up[p->expert], &x->down[p->expert],
+        &x->s_gate, &x->s_up, &x->s_down,          &x->s_switch};
     return expert[p->place - FM_P_ROUTER];
 }
 
@@ -44,6 +44,8 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
         return place[p->place];
     }
     fm_layer *l = &m->layers[p->layer];
+    if (p->place == FM_P_ROUTER_B)
+        return &l->experts->choice_bias;
     const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
                              &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
                              &l->q_norm,    &l->k_norm};

@@ -181,6 +181,7 @@ static void op_route(fm_backend *be, const fm_route *ask)
     apart *a = apart_of(be);
     fm_route t = *ask;
     TO(t.score);
+    TO(t.bias);
     TO(t.bound);
     TO(t.weight);
     TO(t.expert);

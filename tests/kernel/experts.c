@@ -5,7 +5,8 @@
 
 /* ---- choice ---- */
 
-/* dim: rows, experts, chosen, parts, renormalise, kind of scores (0: any, 1: many are equal). */
+/* dim: rows, experts, chosen, parts, renormalise, kind of scores (0: any, 1: many are equal),
+ * sigmoid, bias, groups, groups kept, least in hundredths, scale in tenths. */
 static void case_route(kk *k, const uint32_t *dim)
 {
     const uint32_t m = dim[0], experts = dim[1], chosen = dim[2], parts = dim[3];
@@ -16,6 +17,7 @@ static void case_route(kk *k, const uint32_t *dim)
     int32_t *expert = kk_alloc(k, all * sizeof *expert), *list = kk_alloc(k, all * sizeof *list);
     int32_t *begin = kk_alloc(k, begins * sizeof *begin), *slot = kk_alloc(k, all * sizeof *slot);
     float *dweight = kk_in(k, all, 1.0), *dscore = kk_out(k, (size_t)m * experts, 1.0);
+    float *bias = kk_in(k, (size_t)m * experts, 0.4);
 
     for (size_t i = 0; i < m * ld && dim[5]; i++)
         score[i] = (float)(int)(score[i] / 4.0f);
@@ -27,6 +29,12 @@ static void case_route(kk *k, const uint32_t *dim)
                         .experts = experts,
                         .chosen = chosen,
                         .renormalise = dim[4] != 0,
+                        .sigmoid = dim[6] != 0,
+                        .groups = dim[8],
+                        .groups_kept = dim[9],
+                        .bias = dim[7] ? bias : NULL,
+                        .least = dim[10] / 100.0,
+                        .scale = (float)dim[11] / 10.0f,
                         .bound = bound,
                         .parts = parts,
                         .weight = weight,
@@ -48,9 +56,21 @@ static void case_route(kk *k, const uint32_t *dim)
 
 TEST(the_choice_equals_the_oracle)
 {
-    static const uint32_t dims[][6] = {
+    static const uint32_t dims[][12] = {
         {1, 4, 2, 1, 1, 0},    {5, 8, 2, 2, 0, 0},   {3, 1, 1, 1, 1, 0},   {64, 60, 4, 3, 0, 0},
         {33, 128, 8, 7, 1, 0}, {9, 33, 33, 3, 1, 0}, {17, 40, 5, 3, 1, 1}, {6, 1024, 64, 6, 0, 1}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("route", case_route, dims[i], 1e-6);
+}
+
+TEST(sigmoids_biases_and_groups_choose_as_the_oracle)
+{
+    static const uint32_t dims[][12] = {
+        {5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},       {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
+        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},    {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
+        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},     {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
+        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},   {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
+        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("route", case_route, dims[i], 1e-6);
 }
@@ -296,6 +316,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_choice_equals_the_oracle),
+        cmocka_unit_test(sigmoids_biases_and_groups_choose_as_the_oracle),
         cmocka_unit_test(broken_scores_choose_alike),
         cmocka_unit_test(sigmoids_equal_the_oracle),
         cmocka_unit_test(stretches_equal_the_oracle),

@@ -306,6 +306,12 @@ TEST(wrong_values_of_families_are_refused)
         "\"moe_intermediate_size\":8",
         FM_EINVAL, "num_experts");
     bad("mixtral", "\"num_key_value_heads\":2", FM_EINVAL, "num_local_experts");
+    bad("glm4_moe", "\"num_key_value_heads\":2,\"n_routed_experts\":8,\"n_group\":3", FM_EINVAL,
+        "n_group");
+    bad("glm4_moe",
+        "\"num_key_value_heads\":2,\"n_routed_experts\":16,\"n_group\":4,\"topk_group\":1",
+        FM_EINVAL, "topk_group");
+    bad("ernie4_5_moe", "\"num_key_value_heads\":2,\"use_bias\":true", FM_EUNSUPPORTED, "use_bias");
     bad("smollm3", "\"num_key_value_heads\":2,\"no_rope_layers\":[1]", FM_EINVAL, "no_rope_layers");
     bad("llama", "\"rope_scaling\":{\"type\":\"yarn\",\"factor\":0.5}", FM_EINVAL, "yarn");
     bad("llama", "\"rope_scaling\":{\"type\":\"linear\"}", FM_EINVAL, "factor");

@@ -164,6 +164,88 @@ TEST(switched_families_match)
         check(names[i], "fast", FAST_LIMIT);
 }
 
+/* Routers whose shares are sigmoids, or whose choice a bias or groups steer; shared experts without
+ * a gate. */
+TEST(families_of_experts_match)
+{
+    static const char *const names[] = {"glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
+}
+
+/* Rows of two models that differ in the bias of one router, beside each other and alone. */
+TEST(routers_of_two_models_share_a_step)
+{
+    enum { LEN = 24, V = 48 };
+    static const float other[8] = {0.9f, -0.9f, 0.4f, 0.1f, -0.3f, 0.8f, -0.5f, 0.6f};
+    char *dir = golden("glm4_moe", "");
+    fm_source *src = NULL;
+    fm_tree *tree = NULL;
+    int32_t ids[TOKENS] = {0};
+    float alone[2][TOKENS * V];
+    tk_ok(fm_source_open(&src, dir));
+    ik_mem mem = {.behind = {fm_source_provider(src)}, .behind_count = 1};
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(src)));
+    ik_put(&mem, tree, "tensors", "model.layers.1.mlp.gate.e_score_correction_bias", other, 1, 8,
+           0);
+    fm_engine *e = ik_engine(3, 64);
+    fm_model *m[2] = {ik_model(e, src, "parent"), NULL};
+    fm_provider p = ik_provider(&mem);
+    tk_ok(fm_model_load(&m[1], e, tree, &p, "child"));
+    for (int i = 0; i < TOKENS; i++)
+        ids[i] = 3 + (i * 37) % 45;
+    fm_seq *s[2];
+    fm_row row[2 * LEN];
+    for (size_t k = 0; k < 2; k++) {
+        run(m[k], ids, 5, false, alone[k], V);
+        tk_ok(fm_seq_open(&s[k], m[k]));
+    }
+    assert_true(memcmp(alone[0], alone[1], LEN * V * sizeof(float)) != 0);
+    for (uint32_t i = 0; i < 2 * LEN; i++)
+        row[i] = (fm_row){s[i % 2], ids[i / 2], true};
+    tk_ok(fm_engine_step(e, row, 2 * LEN));
+    for (uint32_t i = 0; i < 2 * LEN; i++)
+        assert_memory_equal(fm_engine_logits(e, i), alone[i % 2] + (size_t)(i / 2) * V,
+                            V * sizeof(float));
+    for (size_t k = 0; k < 2; k++) {
+        fm_seq_close(s[k]);
+        fm_model_close(m[k]);
+    }
+    fm_engine_free(e);
+    fm_tree_free(tree);
+    ik_mem_free(&mem);
+    fm_source_close(src);
+    fm_free(dir);
+}
+
+/* Layers behind the last, of which the config says how many there are, guess further tokens. */
+TEST(layers_behind_the_last_are_left_out)
+{
+    static const float any[4] = {1.0f};
+    char *dir = golden("glm4_moe", "");
+    fm_source *src = NULL;
+    tk_ok(fm_source_open(&src, dir));
+    fm_provider p = fm_source_provider(src);
+    for (int i = 0; i < 2; i++) {
+        ik_mem mem = {0};
+        fm_tree *tree = NULL;
+        tk_ok(fm_tree_copy(&tree, fm_source_tree(src)));
+        ik_put(&mem, tree, "tensors",
+               i ? "model.layers.4.eh_proj.weight" : "model.layers.3.eh_proj.weight", any, 2, 2, 2);
+        fm_status rc = fm_model_check(tree, &p, "m");
+        if (i)
+            tk_fails(rc, FM_EUNSUPPORTED, "model.layers.4.eh_proj.weight");
+        else
+            tk_ok(rc);
+        fm_tree_free(tree);
+        ik_mem_free(&mem);
+    }
+    fm_source_close(src);
+    fm_free(dir);
+}
+
 TEST(rotary_kinds_match)
 {
     static const char *const names[] = {"llama-linear", "llama-dynamic", "llama-yarn",
@@ -250,6 +332,9 @@ int main(void)
         cmocka_unit_test(families_match),
         cmocka_unit_test(kindred_families_match),
         cmocka_unit_test(switched_families_match),
+        cmocka_unit_test(families_of_experts_match),
+        cmocka_unit_test(routers_of_two_models_share_a_step),
+        cmocka_unit_test(layers_behind_the_last_are_left_out),
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
         cmocka_unit_test(changing_frequencies_bound_the_text),

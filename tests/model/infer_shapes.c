@@ -183,6 +183,15 @@ static const char *const odd[] = {
     "\"num_hidden_layers\":2,\"num_attention_heads\":6,\"num_kv_heads\":3,"
     "\"new_decoder_architecture\":true,\"max_position_embeddings\":40",
     "\"model_type\":\"olmo2\"," SIZES(31, 42, 19, 2, 7) "\"num_key_value_heads\":7",
+    "\"model_type\":\"glm4_moe\"," SIZES(
+        31, 40, 19, 3,
+        5) "\"num_key_value_heads\":1,"
+           "\"n_routed_experts\":9,\"num_experts_per_tok\":3,\"moe_intermediate_size\":7,\"n_"
+           "group\":3,"
+           "\"topk_group\":2,\"routed_scaling_factor\":1.5,\"first_k_dense_replace\":1",
+    "\"model_type\":\"ernie4_5_moe\"," SIZES(
+        31, 40, 19, 2, 5) "\"num_key_value_heads\":1,"
+                          "\"moe_num_experts\":5,\"moe_k\":3,\"moe_intermediate_size\":7",
     "\"model_type\":\"starcoder2\"," SIZES(31, 18, 19, 2, 9) "\"num_key_value_heads\":3",
 };
 

@@ -169,7 +169,11 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "jais2",
                                            "hyperclovax",
                                            "hyperclovax-plain",
-                                           "falcon-heads"};
+                                           "falcon-heads",
+                                           "glm4_moe",
+                                           "dots1",
+                                           "minimax_m2",
+                                           "ernie4_5_moe"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 4, fm_json_count(all)); /* and the encoders below */

@@ -93,6 +93,7 @@ enum { FMT_EMBED_NORM, FMT_NORM, FMT_OUTER_NORMS };
 typedef struct fmt_block {
     fmt_linear *lin;  /* [FMT_EXPERTS + 3 * experts] */
     uint32_t present; /* how many entries of lin this layer has */
+    const float *choice_bias; /* [experts] the parent's (FM_P_ROUTER_B), or NULL */
     fmt_norm norm[FMT_NORMS];
 } fmt_block;
 

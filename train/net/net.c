@@ -104,6 +104,8 @@ static void module_name(char *out, const char *param)
 
 static void declare_part(fmt_net *net, const fm_param *p)
 {
+    if (p->place == FM_P_ROUTER_B)
+        return; /* take_experts */
     const part *at = part_of(p->place);
 
     if (at->kind == PART_WEIGHT || at->kind == PART_BIAS) {
@@ -206,6 +208,7 @@ static fm_status take_linear(const fm_backend *be, fmt_linear *l, const fm_linea
 
 static fm_status take_experts(const fmt_net *net, fmt_block *b, const fm_experts *x)
 {
+    b->choice_bias = x->choice_bias;
     FM_TRY(take_linear(net->be, &b->lin[FMT_ROUTER], &x->router));
     const fm_linear *const shared[] = {&x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
 
@@ -503,6 +506,8 @@ fm_status fmt_net_train(fmt_net *net, fmt_params *ps, const char *name, const fm
     int32_t *place = NULL;
 
     if (fm_arch_param_named(&net->arch, name, &p)) {
+        if (p.place == FM_P_ROUTER_B)
+            return FM_OK; /* no loss has a gradient through a choice */
         place = place_of(net, &p);
         want = p.shape;
     } else {

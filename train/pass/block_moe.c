@@ -36,6 +36,7 @@ struct fmt_moe {
     float *xr, *dyr, *dxr;   /* device [rows * chosen, hidden] */
     float *dweight, *ones;   /* device [rows * chosen] */
     float *shared, *dswitch; /* device [rows, hidden], [rows] */
+    float *bias;             /* device [rows, experts]; NULL: the router has none */
     const float *dy;         /* of the current layer, from backward to input_grad */
 };
 
@@ -127,6 +128,8 @@ uint64_t fmt_moe_plan(fmt_pass *p, float *base, uint64_t at)
     x->dxr = fmt_plan_take(base, &at, n * h);
     x->dweight = fmt_plan_take(base, &at, n);
     x->ones = fmt_plan_take(base, &at, n);
+    if (p->arch.sw.router_bias)
+        x->bias = fmt_plan_take(base, &at, rows * p->arch.sw.experts);
     if (p->arch.sw.shared_expert) {
         x->shared = fmt_plan_take(base, &at, rows * h);
         x->dswitch = fmt_plan_take(base, &at, rows);
@@ -162,6 +165,12 @@ static fm_route route_of(const fmt_pass *p, const struct fmt_choices *d, uint32_
                       .experts = sw->experts,
                       .chosen = sw->chosen,
                       .renormalise = sw->renormalise,
+                      .sigmoid = sw->router_sigmoid,
+                      .groups = sw->router_groups,
+                      .groups_kept = sw->router_groups_kept,
+                      .bias = x->bias,
+                      .least = sw->router_least,
+                      .scale = sw->router_scale,
                       .bound = x->bound,
                       .parts = d->parts,
                       .weight = d->weight,
@@ -177,7 +186,17 @@ static void by_slot(fmt_pass *p, const struct fmt_choices *d, void *out, const v
     p->be->copy_rows(p->be, out, 1, in, 1, p->moe->list, d->slots, 1);
 }
 
-static fm_status choose(fmt_pass *p, fmt_parts ps, struct fmt_choices *d)
+/* Lays the biases of the parts' routers out by rows. */
+static void bias_rows(fmt_pass *p, fmt_parts ps, uint32_t layer)
+{
+    uint32_t n = p->arch.sw.experts;
+
+    for (uint32_t i = 0; i < ps.n && p->moe->bias; i++)
+        p->be->copy_rows(p->be, p->moe->bias + (size_t)ps.p[i].begin * n, n,
+                         ps.p[i].lane->net->block[layer].choice_bias, 0, NULL, ps.p[i].count, n);
+}
+
+static fm_status choose(fmt_pass *p, fmt_parts ps, uint32_t layer, struct fmt_choices *d)
 {
     const fm_switches *sw = &p->arch.sw;
     struct fmt_moe *x = p->moe;
@@ -190,6 +209,7 @@ static fm_status choose(fmt_pass *p, fmt_parts ps, struct fmt_choices *d)
     fm_status rc = p->be->upload(p->be, x->bound, x->host, (ps.n + 1) * sizeof(int32_t));
     if (rc < 0)
         return rc;
+    bias_rows(p, ps, layer);
     const fm_route r = route_of(p, d, ps.rows);
     p->be->route(p->be, &r);
     by_slot(p, d, d->slot_weight, d->weight);
@@ -244,7 +264,7 @@ static fm_status expert_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_s
     return fmt_linears_forward(p, mine, (int32_t)layer, p->act, n, &out, 1);
 }
 
-/* y += sigmoid(switch x) * down(f(gate x) * up x) */
+/* y += sigmoid(switch x) * down(f(gate x) * up x); without a switch it is 1. */
 static fm_status shared_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_slot *s,
                                 const float *x, float *y)
 {
@@ -254,9 +274,13 @@ static fm_status shared_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_s
     const fmt_out in[] = {
         {FMT_S_GATE, s->sgate, n}, {FMT_S_UP, s->sup, n}, {FMT_S_SWITCH, s->sswitch, 1}};
     const fmt_out out = {FMT_S_DOWN, s->sout, h};
-    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, h, in, 3));
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, h, in, sw->shared_plain ? 2 : 3));
     p->be->act(p->be, sw->act, p->act, n, s->sgate, n, s->sup, n, ps.rows, n);
     FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, p->act, n, &out, 1));
+    if (sw->shared_plain) {
+        p->be->add(p->be, y, s->sout, (uint64_t)ps.rows * h);
+        return FM_OK;
+    }
     p->be->sigmoid(p->be, d->gate, s->sswitch, ps.rows);
     p->be->scale_rows(p->be, p->moe->shared, h, s->sout, h, d->gate, ps.rows, h);
     p->be->add(p->be, y, p->moe->shared, (uint64_t)ps.rows * h);
@@ -272,7 +296,7 @@ fm_status fmt_moe_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     const fmt_out router = {FMT_ROUTER, s->choices->score, sw->experts};
     FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, h, &router, 1));
 
-    FM_TRY(choose(p, ps, s->choices));
+    FM_TRY(choose(p, ps, layer, s->choices));
     p->be->copy_rows(p->be, moe->xr, h, x, h, s->choices->order, s->choices->slots, h);
     for (uint32_t e = 0; e < sw->experts; e++)
         FM_TRY(expert_forward(p, ps, layer, s, e));
@@ -338,15 +362,19 @@ static fm_status shared_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, fmt_
     const fmt_out in[] = {
         {FMT_S_GATE, p->dgate, n}, {FMT_S_UP, p->dup, n}, {FMT_S_SWITCH, moe->dswitch, 1}};
 
-    p->be->row_dots(p->be, moe->dswitch, s->sout, h, dy, h, NULL, ps.rows, h);
-    p->be->scale_rows(p->be, moe->shared, h, dy, h, d->gate, ps.rows, h);
-    p->be->sigmoid_grad(p->be, moe->dswitch, moe->dswitch, d->gate, ps.rows);
+    if (sw->shared_plain) {
+        p->be->copy_rows(p->be, moe->shared, h, dy, h, NULL, ps.rows, h);
+    } else {
+        p->be->row_dots(p->be, moe->dswitch, s->sout, h, dy, h, NULL, ps.rows, h);
+        p->be->scale_rows(p->be, moe->shared, h, dy, h, d->gate, ps.rows, h);
+        p->be->sigmoid_grad(p->be, moe->dswitch, moe->dswitch, d->gate, ps.rows);
+    }
     if (fmt_linears_train(ps, (int32_t)layer, &out, 1))
         p->be->act(p->be, sw->act, p->act, n, s->sgate, n, s->sup, n, ps.rows, n);
     FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->dact, n, false, p->act, n, &out, 1));
     p->be->act_grad(p->be, sw->act, p->dgate, n, p->dup, n, p->dact, n, s->sgate, n, s->sup, n,
                     ps.rows, n);
-    return fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, in, 3);
+    return fmt_linears_grad(p, ps, (int32_t)layer, dh, h, true, x, h, in, sw->shared_plain ? 2 : 3);
 }
 
 /* From dy to the gradients of the experts' first products and of the scores; keeps dy. */

@@ -1,38 +1,118 @@
-/* route.c - the choice of experts (route.h), and the operations route and route_grad. */
-#include "infer/cpu/route.h"
-
-#include <string.h>
-
+/* route.c - the choice of experts and of their weights: the operations route and route_grad, and the
+ * small ones around them. */
 #include "infer/cpu/cpu.h"
+
+#include <math.h>
+#include <string.h>
 
 #include "store/base/math/detmath.h"
 
-void fmi_route(const fm_switches *sw, const float *score, double *share, fmi_route_choice *pick)
+/* ---- shares ---- */
+
+/* Sets the shares of a row's experts before they are divided by what is returned: the sum of a
+ * softmax, 1 of sigmoids. */
+static double shares_of(const fm_route *r, const float *score, double *share)
 {
-    double max = (double)score[0], sum = 0, kept = 0;
-    for (uint32_t i = 1; i < sw->experts; i++)
-        max = FM_MAX(max, (double)score[i]);
-    for (uint32_t i = 0; i < sw->experts; i++) {
-        share[i] = fm_exp((double)score[i] - max);
-        sum += share[i];
+    double max = (double)score[0], sum = 0.0;
+
+    for (uint32_t e = 0; e < r->experts && r->sigmoid; e++)
+        share[e] = 1.0 / (1.0 + fm_exp(-(double)score[e]));
+    if (r->sigmoid)
+        return 1.0;
+    for (uint32_t e = 1; e < r->experts; e++)
+        max = FM_MAX(max, (double)score[e]);
+    for (uint32_t e = 0; e < r->experts; e++) {
+        share[e] = fm_exp((double)score[e] - max);
+        sum += share[e];
     }
-    for (uint32_t k = 0; k < sw->chosen; k++) {
+    return sum;
+}
+
+/* What a row's weights are divided by: the sum of all shares, or of the chosen ones but at least
+ * `least` of the whole (*cut: that is more than their sum). */
+static double whole_of(const fm_route *r, double kept, double sum, bool *cut)
+{
+    *cut = r->renormalise && kept < r->least * sum;
+    return !r->renormalise ? sum : *cut ? r->least * sum : kept;
+}
+
+static double scale_of(const fm_route *r)
+{
+    return r->scale != 0.0f ? (double)r->scale : 1.0;
+}
+
+/* ---- the choice ---- */
+
+/* The `count` largest of v, ascending; of equal ones the lower, and a NaN is larger than none. */
+static void largest(const float *v, uint32_t n, uint32_t count, uint32_t *pick)
+{
+    for (uint32_t k = 0; k < count; k++) {
         uint32_t best = UINT32_MAX, at = k;
-        for (uint32_t i = 0; i < sw->experts; i++) {
+        for (uint32_t i = 0; i < n; i++) {
             bool taken = false;
             for (uint32_t j = 0; j < k; j++)
-                taken = taken || pick[j].expert == i;
-            if (!taken && (best == UINT32_MAX || score[i] > score[best]))
+                taken = taken || pick[j] == i;
+            if (!taken && (best == UINT32_MAX || v[i] > v[best]))
                 best = i;
         }
-        for (; at > 0 && pick[at - 1].expert > best; at--)
+        for (; at > 0 && pick[at - 1] > best; at--)
             pick[at] = pick[at - 1];
-        pick[at].expert = best;
+        pick[at] = best;
     }
-    for (uint32_t k = 0; k < sw->chosen; k++)
-        kept += share[pick[k].expert];
-    for (uint32_t k = 0; k < sw->chosen; k++)
-        pick[k].weight = (float)(share[pick[k].expert] / (sw->renormalise ? kept : sum));
+}
+
+/* Takes experts of other groups than the best ones out of the choice. sum, pick: scratch. */
+static void keep_groups(const fm_route *r, float *value, float *sum, uint32_t *pick)
+{
+    uint32_t each = r->experts / r->groups;
+
+    for (uint32_t g = 0; g < r->groups; g++) {
+        float first = -INFINITY, second = -INFINITY;
+        for (uint32_t e = g * each; e < (g + 1) * each; e++) {
+            second = value[e] > first ? first : value[e] > second ? value[e] : second;
+            first = value[e] > first ? value[e] : first;
+        }
+        sum[g] = first + second;
+    }
+    largest(sum, r->groups, r->groups_kept, pick);
+    for (uint32_t g = 0, k = 0; g < r->groups; g++) {
+        bool kept = k < r->groups_kept && pick[k] == g;
+        k += kept ? 1 : 0;
+        for (uint32_t e = g * each; e < (g + 1) * each && !kept; e++)
+            value[e] = -INFINITY;
+    }
+}
+
+/* Memory of one thread for a row. */
+typedef struct row_room {
+    double *share;
+    float *value, *sum;
+    uint32_t *pick;
+} row_room;
+
+static void route_row(const fm_route *r, size_t row, const row_room *t)
+{
+    const float *score = r->score + row * r->ld;
+    double kept = 0.0, sum = shares_of(r, score, t->share);
+    bool cut;
+
+    if (r->sigmoid || r->bias || r->groups) {
+        for (uint32_t e = 0; e < r->experts; e++)
+            t->value[e] = (float)(t->share[e] / sum);
+        for (uint32_t e = 0; e < r->experts && r->bias; e++)
+            t->value[e] = t->value[e] + r->bias[row * r->experts + e];
+        if (r->groups)
+            keep_groups(r, t->value, t->sum, t->pick);
+        score = t->value;
+    }
+    largest(score, r->experts, r->chosen, t->pick);
+    for (uint32_t k = 0; k < r->chosen; k++)
+        kept += t->share[t->pick[k]];
+    double whole = whole_of(r, kept, sum, &cut), scale = scale_of(r);
+    for (uint32_t k = 0; k < r->chosen; k++) {
+        r->expert[row * r->chosen + k] = (int32_t)t->pick[k];
+        r->weight[row * r->chosen + k] = (float)(t->share[t->pick[k]] / whole * scale);
+    }
 }
 
 /* ---- operations ---- */
@@ -46,22 +126,18 @@ static fm_status route_part(void *ctx, size_t begin, size_t end, unsigned worker
 {
     const route_job *j = ctx;
     const fm_route *r = j->r;
-    const fm_switches sw = {
-        .experts = r->experts, .chosen = r->chosen, .renormalise = r->renormalise};
+    size_t n = r->experts, picks = FM_MAX(r->chosen, r->groups_kept);
     double *share =
         fmi_scratch_get(&j->cpu->worker[worker],
-                        r->experts * sizeof(double) + r->chosen * sizeof(fmi_route_choice));
+                        n * sizeof(double) + 2 * n * sizeof(float) + picks * sizeof(uint32_t));
 
     if (!share)
         return FM_ENOMEM;
-    fmi_route_choice *pick = (fmi_route_choice *)(void *)(share + r->experts);
-    for (size_t i = begin; i < end; i++) {
-        fmi_route(&sw, r->score + i * r->ld, share, pick);
-        for (uint32_t k = 0; k < r->chosen; k++) {
-            r->expert[i * r->chosen + k] = (int32_t)pick[k].expert;
-            r->weight[i * r->chosen + k] = pick[k].weight;
-        }
-    }
+    row_room room = {.share = share, .value = (float *)(void *)(share + n)};
+    room.sum = room.value + n;
+    room.pick = (uint32_t *)(void *)(room.sum + n);
+    for (size_t i = begin; i < end; i++)
+        route_row(r, i, &room);
     return FM_OK;
 }
 
@@ -115,31 +191,33 @@ typedef struct route_grad_job {
     const float *dweight;
 } route_grad_job;
 
-/* The gradient of one row, through the softmax over all experts or over the chosen ones. */
+/* The gradient of one row, through the shares of all experts or of the chosen ones. */
 static void route_grad_row(const route_grad_job *j, size_t row, double *share)
 {
     const fm_route *r = j->r;
-    const float *score = r->score + row * r->ld;
     const int32_t *expert = r->expert + row * r->chosen, *slot = r->slot + row * r->chosen;
     float *dscore = j->dscore + row * r->experts;
-    double max = (double)score[0], sum = 0.0, kept = 0.0, mean = 0.0;
+    double sum = shares_of(r, r->score + row * r->ld, share), kept = 0.0, mean = 0.0;
+    double scale = scale_of(r);
+    bool cut;
 
-    for (uint32_t i = 1; i < r->experts; i++)
-        max = FM_MAX(max, (double)score[i]);
-    for (uint32_t i = 0; i < r->experts; i++) {
-        share[i] = fm_exp((double)score[i] - max);
-        sum += share[i];
-    }
     for (uint32_t k = 0; k < r->chosen; k++)
         kept += share[expert[k]];
-    double whole = r->renormalise ? kept : sum;
+    double whole = whole_of(r, kept, sum, &cut);
     for (uint32_t k = 0; k < r->chosen; k++)
         mean += share[expert[k]] / whole * (double)j->dweight[slot[k]];
+    if (cut)
+        mean *= r->sigmoid ? 0.0 : r->least;
+    else if (r->sigmoid && !r->renormalise)
+        mean = 0.0;
+    bool all = !r->sigmoid && (!r->renormalise || cut);
     for (uint32_t i = 0; i < r->experts; i++)
-        dscore[i] = r->renormalise ? 0.0f : (float)(-mean * share[i] / whole);
-    for (uint32_t k = 0; k < r->chosen; k++)
+        dscore[i] = all ? (float)(-mean * share[i] / whole * scale) : 0.0f;
+    for (uint32_t k = 0; k < r->chosen; k++) {
+        double s = share[expert[k]], slope = r->sigmoid ? 1.0 - s : 1.0;
         dscore[expert[k]] =
-            (float)(share[expert[k]] / whole * ((double)j->dweight[slot[k]] - mean));
+            (float)(s / whole * ((double)j->dweight[slot[k]] - mean) * slope * scale);
+    }
 }
 
 static fm_status route_grad_part(void *ctx, size_t begin, size_t end, unsigned worker)

@@ -1,6 +1,8 @@
 /* act.c - the oracle's layer norm, activations, softcaps, mixtures of rows. See ref.c. */
 #include "infer/cpu/ref/ref.h"
 
+#include "infer/arch.h"
+
 #include <math.h>
 
 void fmi_ref_layernorm(fm_backend *be, float *y, const float *x, const float *gain,
@@ -70,33 +72,63 @@ void fmi_ref_mix_rows(fm_backend *be, float *y, size_t ldy, const float *x, size
         }
 }
 
-static bool is_chosen(const int32_t *expert, uint32_t n, uint32_t e)
+static void ref_shares(const fm_route *r, const float *score, double *share)
 {
-    for (uint32_t j = 0; j < n; j++)
-        if (expert[j] == (int32_t)e)
-            return true;
-    return false;
+    double sum = 0.0;
+    for (uint32_t e = 0; e < r->experts; e++)
+        sum += exp((double)score[e]);
+    for (uint32_t e = 0; e < r->experts; e++)
+        share[e] = r->sigmoid ? 1.0 / (1.0 + exp(-(double)score[e])) : exp((double)score[e]) / sum;
 }
 
-/* Row i's experts are those whose score fewer than `chosen` other experts beat. */
+/* The sum of the two largest values of group g. */
+static float ref_group(const fm_route *r, const float *value, uint32_t g)
+{
+    uint32_t each = r->experts / r->groups;
+    float best = -INFINITY;
+    for (uint32_t a = g * each; a < (g + 1) * each; a++)
+        for (uint32_t b = g * each; b < a; b++)
+            best = fmaxf(best, value[a] + value[b]);
+    return best;
+}
+
+/* Whether expert e is in one of the groups that fewer than groups_kept others beat. */
+static bool ref_in_kept(const fm_route *r, const float *value, uint32_t e)
+{
+    uint32_t better = 0, own = r->groups ? e / (r->experts / r->groups) : 0;
+    for (uint32_t g = 0; g < r->groups; g++) {
+        float other = ref_group(r, value, g), mine = ref_group(r, value, own);
+        better += other > mine || (other == mine && g < own);
+    }
+    return !r->groups || better < r->groups_kept;
+}
+
+/* Row i's experts are those whose value fewer than `chosen` other experts beat. */
 static void ref_choose(const fm_route *r, uint32_t i)
 {
     const float *score = r->score + i * r->ld;
     int32_t *expert = r->expert + (size_t)i * r->chosen;
-    double sum = 0.0;
+    double share[FM_MAX_EXPERTS], sum = 0.0, scale = r->scale != 0.0f ? (double)r->scale : 1.0;
+    float value[FM_MAX_EXPERTS];
     uint32_t n = 0;
+    ref_shares(r, score, share);
+    for (uint32_t e = 0; e < r->experts; e++) {
+        value[e] = r->sigmoid || r->bias || r->groups ? (float)share[e] : score[e];
+        value[e] += r->bias ? r->bias[(size_t)i * r->experts + e] : 0.0f;
+    }
     for (uint32_t e = 0; e < r->experts; e++) {
         uint32_t better = 0;
         for (uint32_t o = 0; o < r->experts; o++)
-            better += score[o] > score[e] || (score[o] == score[e] && o < e);
-        if (better < r->chosen)
+            better += (value[o] > value[e] || (value[o] == value[e] && o < e)) &&
+                      ref_in_kept(r, value, o);
+        if (better < r->chosen && ref_in_kept(r, value, e))
             expert[n++] = (int32_t)e;
     }
-    for (uint32_t e = 0; e < r->experts; e++)
-        if (!r->renormalise || is_chosen(expert, n, e))
-            sum += exp((double)score[e]);
     for (uint32_t j = 0; j < n; j++)
-        r->weight[(size_t)i * r->chosen + j] = (float)(exp((double)score[expert[j]]) / sum);
+        sum += share[expert[j]];
+    sum = r->renormalise ? fmax(sum, r->least) : 1.0;
+    for (uint32_t j = 0; j < n; j++)
+        r->weight[(size_t)i * r->chosen + j] = (float)(share[expert[j]] / sum * scale);
 }
 
 void fmi_ref_route(fm_backend *be, const fm_route *r)
@@ -119,26 +151,36 @@ void fmi_ref_route(fm_backend *be, const fm_route *r)
     r->begin[(size_t)r->experts * r->parts] = at;
 }
 
-/* w_j = s_j / S, so dw_j / dz_i = w_j ([i == j] - p_i) with p_i = s_i / S where z_i is in S, else
- * 0. */
+/* d share_j / d score_e */
+static double ref_slope(const fm_route *r, const double *share, uint32_t j, uint32_t e)
+{
+    double one = j == e ? 1.0 : 0.0;
+    return r->sigmoid ? one * share[j] * (1.0 - share[j]) : share[j] * (one - share[e]);
+}
+
+/* w_j = scale s_j / S, so dw_j = scale (ds_j / S - s_j dS / S^2), with S the sum of the chosen
+ * shares, or a constant. */
 void fmi_ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
 {
+    double share[FM_MAX_EXPERTS], scale = r->scale != 0.0f ? (double)r->scale : 1.0;
     (void)be;
     for (uint32_t i = 0; i < r->m; i++) {
-        const float *z = r->score + i * r->ld;
         const int32_t *expert = r->expert + (size_t)i * r->chosen;
         const int32_t *slot = r->slot + (size_t)i * r->chosen;
-        double sum = 0.0;
-        for (uint32_t e = 0; e < r->experts; e++)
-            if (!r->renormalise || is_chosen(expert, r->chosen, e))
-                sum += exp((double)z[e]);
+        double kept = 0.0;
+        ref_shares(r, r->score + i * r->ld, share);
+        for (uint32_t k = 0; k < r->chosen; k++)
+            kept += share[expert[k]];
+        bool through = r->renormalise && kept >= r->least;
+        double sum = through ? kept : r->renormalise ? r->least : 1.0;
         for (uint32_t e = 0; e < r->experts; e++) {
-            bool in = !r->renormalise || is_chosen(expert, r->chosen, e);
-            double p = in ? exp((double)z[e]) / sum : 0.0, d = 0.0;
+            double d = 0.0, dsum = 0.0;
+            for (uint32_t k = 0; k < r->chosen && through; k++)
+                dsum += ref_slope(r, share, (uint32_t)expert[k], e);
             for (uint32_t k = 0; k < r->chosen; k++)
-                d += (double)dweight[slot[k]] * exp((double)z[expert[k]]) / sum *
-                     ((expert[k] == (int32_t)e ? 1.0 : 0.0) - p);
-            dscore[(size_t)i * r->experts + e] = (float)d;
+                d += (double)dweight[slot[k]] * (ref_slope(r, share, (uint32_t)expert[k], e) / sum -
+                                                 share[expert[k]] * dsum / (sum * sum));
+            dscore[(size_t)i * r->experts + e] = (float)(d * scale);
         }
     }
 }

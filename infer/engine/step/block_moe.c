@@ -103,7 +103,25 @@ static fm_status routes_of(fmi_step *s, const fm_switches *sw, fmi_routes **out)
 
 /* ==== choosing ==== */
 
-static fm_status choose(fmi_pass *p, fmi_routes *r)
+/* Lays the models' biases out by rows, behind the scores. */
+static float *bias_rows(fmi_pass *p, uint32_t l)
+{
+    fm_backend *be = p->e->be;
+    uint32_t n = p->g->sw.experts;
+    float *bias = p->router + (size_t)p->m * n;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const float *b = p->all.p[i].model->layers[l].experts->choice_bias;
+        for (j = i, m = 0; j < p->all.n; j++) {
+            if (p->all.p[j].model->layers[l].experts->choice_bias != b)
+                break;
+            m += p->all.p[j].count;
+        }
+        be->copy_rows(be, bias + (size_t)p->all.p[i].begin * n, n, b, 0, NULL, m, n);
+    }
+    return bias;
+}
+
+static fm_status choose(fmi_pass *p, fmi_routes *r, uint32_t l)
 {
     const fm_switches *sw = &p->g->sw;
     fmi_step *s = p->s;
@@ -118,6 +136,12 @@ static fm_status choose(fmi_pass *p, fmi_routes *r)
                                           .experts = sw->experts,
                                           .chosen = sw->chosen,
                                           .renormalise = sw->renormalise,
+                                          .sigmoid = sw->router_sigmoid,
+                                          .groups = sw->router_groups,
+                                          .groups_kept = sw->router_groups_kept,
+                                          .bias = sw->router_bias ? bias_rows(p, l) : NULL,
+                                          .least = sw->router_least,
+                                          .scale = sw->router_scale,
                                           .bound = bound.list,
                                           .parts = p->all.n,
                                           .weight = r->weight,
@@ -352,7 +376,7 @@ static const fm_linear *pick_s_switch(const fm_model *m, uint32_t l)
     return &m->layers[l].experts->s_switch;
 }
 
-/* y += sigmoid(switch x) * down(f(gate x) * up x) */
+/* y += sigmoid(switch x) * down(f(gate x) * up x); without a switch it is 1. */
 static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float *x, float *y)
 {
     fm_backend *be = p->e->be;
@@ -363,9 +387,13 @@ static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float 
                              {pick_s_up, {p->up, inter}},
                              {pick_s_switch, {switches, 1}}};
     const fmi_out down = {pick_s_down, {p->yr, h}};
-    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, first, 3));
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, first, sw->shared_plain ? 2 : 3));
     be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, p->m, inter);
     FM_TRY(fmi_linears(p, p->all, (fmi_matrix){p->gate, inter}, l, &down, 1));
+    if (sw->shared_plain) {
+        be->add(be, y, p->yr, (uint64_t)p->m * h);
+        return FM_OK;
+    }
     be->sigmoid(be, r->weight, switches, p->m);
     be->mix_rows(be, p->xr, h, p->yr, h, r->number, r->weight, 1, p->m, h);
     be->add(be, y, p->xr, (uint64_t)p->m * h);
@@ -383,7 +411,7 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
     fmi_routes *r;
     FM_TRY(routes_of(p->s, sw, &r));
     FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1));
-    FM_TRY(choose(p, r));
+    FM_TRY(choose(p, r, l));
     be->copy_rows(be, p->xr, h, x, h, r->row, all, h);
     FM_TRY(linears(p, r, l, h, (fmi_matrix){p->xr, h}, both, 2));
     be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, all, inter);

@@ -84,7 +84,8 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
                                          s->order == FM_BLOCK_PARALLEL ? h : 0,
                                          h * chosen,
                                          h * chosen,
-                                         (size_t)s->experts + (s->shared_expert ? 1 : 0)};
+                                         (size_t)s->experts * (s->router_bias ? 2 : 1) +
+                                             (s->shared_expert ? 1 : 0)};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
         size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
 }

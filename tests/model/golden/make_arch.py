@@ -98,6 +98,12 @@ later = {
  "hyperclovax": tf.HyperCLOVAXConfig(**few, embedding_multiplier=2.0, residual_multiplier=0.5, logits_scaling=0.3, mlp_bias=True),
  "hyperclovax-plain": tf.HyperCLOVAXConfig(**few, use_post_norm=False, attention_multiplier=0.3, tie_word_embeddings=True),
  "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
+ "glm4_moe": tf.Glm4MoeConfig(**dict(few, num_hidden_layers=3), attention_bias=True, use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=12,
+    n_shared_experts=2, n_group=4, topk_group=2, routed_scaling_factor=2.5, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "dots1": tf.Dots1Config(**few, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1, norm_topk_prob=True, sliding_window=8,
+    max_window_layers=1, rope_parameters=rope(rope_type="default")),
+ "minimax_m2": tf.MiniMaxM2Config(**few, num_local_experts=6, num_experts_per_tok=2, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "ernie4_5_moe": tf.Ernie4_5_MoeConfig(**few, moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, rope_parameters=rope(rope_type="default")),
 }
 A |= later
 def make(name, cfg):
@@ -115,6 +121,8 @@ for name, cfg in A.items():
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)
+    for n, p in m.named_buffers():
+        if "e_score_correction_bias" in n: p.data += (0.3 * torch.randn(p.shape, generator=g)).bfloat16().float()
     if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
     for p in m.parameters(): p.data = p.data.bfloat16().float()
     with torch.no_grad():

@@ -39,17 +39,20 @@ def named(model):
         if text and name == "lm_head.weight" and inner[0] == "l": name = "language_model." + name
         if text: name = name.replace("model.language_model.", inner)
         g = torch.zeros_like(p) if p.grad is None else p.grad
+        moe = model.config.model_type == "minimax_m2"
+        if moe: name = name.replace(".mlp.", ".block_sparse_moe.")
+        down, up_, gate_ = ("w2", "w3", "w1") if moe else ("down_proj", "up_proj", "gate_proj")
         at, dot, which = name.partition(".experts.")
         if not dot:
             yield name, g
             continue
         for e in range(g.shape[0]):
             if which == "down_proj":
-                yield f"{at}.experts.{e}.down_proj.weight", g[e]
+                yield f"{at}.experts.{e}.{down}.weight", g[e]
             else:
                 gate, up = g[e].chunk(2)
-                yield f"{at}.experts.{e}.gate_proj.weight", gate
-                yield f"{at}.experts.{e}.up_proj.weight", up
+                yield f"{at}.experts.{e}.{gate_}.weight", gate
+                yield f"{at}.experts.{e}.{up_}.weight", up
 
 
 def as_stored(grads, kind):
@@ -88,7 +91,7 @@ for family in only or sorted(os.listdir(root)):
     labels[0, :5] = -100
     loss = F.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
     loss.backward()
-    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual."))]
+    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith("e_score_correction_bias")]
     grads = dict(named(model))
     if "embed_out.weight" in files:
         grads["embed_out.weight"] = grads["lm_head.weight"]

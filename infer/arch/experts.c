@@ -1,0 +1,151 @@
+/* experts.c - the settings of a config about experts: how many there are and in which layers, how a
+ * router chooses among them, and the expert that every row goes through. */
+#include "infer/arch/table.h"
+
+static fm_status sparse_layers(fm_arch *a, const fm_json *c, const char *what)
+{
+    uint32_t step = 1;
+    fm_status rc = fmi_take_u32(&step, c, "decoder_sparse_step", 1, 1, 1 << 20, what);
+    for (uint32_t i = 0; rc == FM_OK && i < a->layers; i++)
+        if ((i + 1) % step == 0)
+            a->sw.layer[i] |= FM_LAYER_SPARSE;
+    const fm_json *only = fm_json_get(c, "mlp_only_layers");
+    if (rc != FM_OK || fmi_absent(only))
+        return rc;
+    if (!fm_json_is(only, FM_JSON_ARRAY) || fm_json_count(only) > FM_MAX_LAYERS)
+        return fm_fail(FM_EINVAL, "%s: mlp_only_layers must be a list of layers", what);
+    for (size_t i = 0; i < fm_json_count(only); i++) {
+        int64_t l = fm_json_int(fm_json_at(only, i), -1);
+        if (l < 0)
+            return fm_fail(FM_EINVAL, "%s: mlp_only_layers must be a list of layers", what);
+        if (l < a->layers)
+            a->sw.layer[l] &= (uint8_t)~FM_LAYER_SPARSE;
+    }
+    return FM_OK;
+}
+
+static void sparse_from(fm_arch *a, uint32_t first)
+{
+    for (uint32_t i = first; i < a->layers; i++)
+        a->sw.layer[i] |= FM_LAYER_SPARSE;
+}
+
+/* The number of experts and how many of them a row gets. */
+static fm_status take_counts(fm_arch *a, const fm_json *c, const char *count, const char *chosen,
+                             int64_t counts, int64_t choices, const char *what)
+{
+    fm_switches *s = &a->sw;
+    FM_TRY(fmi_take_u32(&s->experts, c, count, counts, 1, FM_MAX_EXPERTS, what));
+    FM_TRY(fmi_take_u32(&s->chosen, c, chosen, choices, 1, 64, what));
+    if (s->chosen > s->experts)
+        return fm_fail(FM_EINVAL, "%s: %s is %u of %u experts", what, chosen, s->chosen,
+                       s->experts);
+    if (s->experts * a->layers > FM_MAX_EXPERT_PARTS)
+        return fm_fail(FM_ELIMIT, "%s: %u experts in each of %u layers, at most %u together", what,
+                       s->experts, a->layers, FM_MAX_EXPERT_PARTS);
+    return FM_OK;
+}
+
+/* Several shared experts are one, as wide as all of them. */
+static fm_status take_shared(fm_arch *a, const fm_json *c, const char *key, int64_t dflt,
+                             const char *what)
+{
+    uint32_t count = 0;
+    FM_TRY(fmi_take_u32(&count, c, key, dflt, 0, 64, what));
+    a->sw.shared_expert = a->sw.shared_plain = count > 0;
+    a->sw.shared_inter = count * a->sw.expert_inter;
+    return FM_OK;
+}
+
+static fm_status take_groups(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    uint32_t groups = 1, kept = 1;
+    FM_TRY(fmi_take_u32(&groups, c, "n_group", 1, 1, FM_MAX_EXPERTS, what));
+    FM_TRY(fmi_take_u32(&kept, c, "topk_group", 1, 1, FM_MAX_EXPERTS, what));
+    if (s->experts % groups != 0 || kept > groups || s->chosen > kept * (s->experts / groups) ||
+        (groups > 1 && s->experts / groups < 2))
+        return fm_fail(FM_EINVAL,
+                       "%s: %u experts in n_group %u, of which topk_group %u are kept, cannot give "
+                       "%u experts",
+                       what, s->experts, groups, kept, s->chosen);
+    if (groups > 1) {
+        s->router_groups = groups;
+        s->router_groups_kept = kept;
+    }
+    return FM_OK;
+}
+
+/* DeepSeek-V3's settings: shares are sigmoids, a bias and groups steer the choice. */
+static fm_status deep_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    double scale = 1.0;
+    uint32_t dense = 0;
+    bool glm = f->has & F_GLM_EXPERTS;
+    FM_TRY(take_counts(a, c, "n_routed_experts", "num_experts_per_tok", glm ? 128 : -1,
+                       glm ? 8 : -1, what));
+    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", 1408, 1, 1 << 20, what));
+    FM_TRY(take_shared(a, c, "n_shared_experts", glm ? 1 : -1, what));
+    FM_TRY(take_groups(a, c, what));
+    FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", glm, what));
+    FM_TRY(fmi_take_positive(&scale, c, "routed_scaling_factor", 1.0, what));
+    FM_TRY(fmi_take_u32(&dense, c, "first_k_dense_replace", glm ? 1 : 0, 0, 1 << 20, what));
+    s->router_scale = scale != 1.0 ? (float)scale : 0.0f;
+    s->router_least = s->renormalise ? 1e-20 : 0.0;
+    sparse_from(a, dense);
+    return FM_OK;
+}
+
+/* ERNIE 4.5: shares of a softmax, and a bias that steers the choice. */
+static fm_status ernie_experts(fm_arch *a, const fm_json *c, const char *what)
+{
+    uint32_t start = 0, end = a->layers - 1, step = 0;
+    bool bias = false;
+    FM_TRY(take_counts(a, c, "moe_num_experts", "moe_k", 64, 6, what));
+    FM_TRY(fmi_take_u32(&a->sw.expert_inter, c, "moe_intermediate_size", 1536, 1, 1 << 20, what));
+    FM_TRY(take_shared(a, c, "moe_num_shared_experts", 2, what));
+    FM_TRY(fmi_take_u32(&start, c, "moe_layer_start_index", 1, 0, 1 << 20, what));
+    FM_TRY(fmi_take_u32(&step, c, "moe_layer_interval", 1, 1, 1 << 20, what));
+    if (fm_json_int(fm_json_get(c, "moe_layer_end_index"), -1) != -1)
+        FM_TRY(fmi_take_u32(&end, c, "moe_layer_end_index", -1, 0, 1 << 20, what));
+    FM_TRY(fmi_take_positive(&a->sw.router_least, c, "moe_norm_min", 1e-12, what));
+    FM_TRY(fmi_take_bool(&bias, c, "use_bias", false, what));
+    if (bias)
+        return fm_fail(FM_EUNSUPPORTED, "%s: use_bias of a model with experts is not supported",
+                       what);
+    for (uint32_t i = start; i <= end && i < a->layers; i++)
+        if ((i + 1) % step == 0)
+            a->sw.layer[i] |= FM_LAYER_SPARSE;
+    return FM_OK;
+}
+
+/* Qwen's and Mixtral's settings. */
+static fm_status plain_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    bool old = !fmi_absent(fm_json_get(c, "num_experts")); /* transformers 4 */
+    FM_TRY(take_counts(a, c, old ? "num_experts" : "num_local_experts", "num_experts_per_tok",
+                       f->experts ? (int64_t)f->experts : -1, f->chosen ? (int64_t)f->chosen : -1,
+                       what));
+    s->expert_inter = a->inter;
+    FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", s->renormalise, what));
+    if (!(f->has & F_QWEN_EXPERTS)) {
+        sparse_from(a, 0);
+        return FM_OK;
+    }
+    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what));
+    if (s->shared_expert)
+        FM_TRY(fmi_take_u32(&s->shared_inter, c, "shared_expert_intermediate_size", -1, 1, 1 << 20,
+                            what));
+    return sparse_layers(a, c, what);
+}
+
+fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    if (f->has & F_DEEP_EXPERTS)
+        return deep_experts(a, f, c, what);
+    if (f->has & F_ERNIE_EXPERTS)
+        return ernie_experts(a, c, what);
+    return f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS) ? plain_experts(a, f, c, what) : FM_OK;
+}
