@@ -273,6 +273,9 @@ uint32_t fm_embed_tokens_max(const fm_model *m);
  * A version with a classification head (transformers' ...ForSequenceClassification, or PEFT's
  * SEQ_CLS adapters) gives log-probabilities of its classes. Texts are encoded as for embeddings. */
 uint32_t fm_model_classes(const fm_model *m); /* 0: it has no such head */
+/* A head of one output (a reranker, a regression): the output itself takes the place of a class's
+ * log-probability. */
+bool fm_model_scores(const fm_model *m);
 /* config's id2label, else "LABEL_<i>"; NULL where i is no class. */
 const char *fm_model_label(const fm_model *m, uint32_t i);
 typedef struct fm_classify_request {

@@ -183,6 +183,10 @@ static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
     FM_THEN(rc, whole_text(p, in, &ids));
     fm_classify_request q = {.model = p->m, .ids = ids.id, .n = ids.count, .logprobs = lp};
     FM_THEN(rc, fm_classify_many(fm_model_engine(p->m), &q, 1));
+    if (rc == FM_OK && fm_model_scores(p->m)) {
+        fm_json_put(&rc, *out, "score", fm_json_new_real((double)lp[0]));
+        classes = 0;
+    }
     for (uint32_t i = 0; rc == FM_OK && i < classes; i++) {
         fm_json *one = fm_json_new_object();
         best = lp[i] > lp[best] ? i : best;
@@ -190,9 +194,12 @@ static fm_status classify_line(void *ctx, const fm_json *in, fm_json **out)
         fm_json_put(&rc, one, "logprob", fm_json_new_real((double)lp[i]));
         fm_json_push_to(&rc, list, one);
     }
-    if (rc == FM_OK)
+    if (rc == FM_OK && classes)
         fm_json_put(&rc, *out, "label", fm_json_new_str(fm_model_label(p->m, best)));
-    fm_json_put(&rc, *out, "scores", list);
+    if (rc == FM_OK && classes)
+        fm_json_put(&rc, *out, "scores", list);
+    else
+        fm_json_free(list);
     fm_free(lp);
     fm_ids_release(&ids);
     return rc;
@@ -308,7 +315,8 @@ int cmd_classify(cli *c, int argc, char **argv)
     cli_running.summary =
         "JSON lines: {\"text\": T} or {\"ids\": [N, ...]} to {\"label\": L, \"scores\":\n"
         "[{\"label\": L, \"logprob\": X}, ...]} of a version with a classification head\n"
-        "(objective=classify, or imported from a ...ForSequenceClassification).";
+        "(objective=classify, or imported from a ...ForSequenceClassification);\n"
+        "to {\"score\": X} where the head has one output (a reranker, a regression).";
     int code = cli_parse(c, argc, argv, table, &rev, 1, 1, &n);
     return code != CLI_GO_ON ? code : cli_exit(of_texts(c, rev, classify_line));
 }

@@ -139,11 +139,8 @@ static fm_status read_config(fmi_binder *b, fmi_class_head *h)
     FM_TRY(fm_model_json_of_tree(&v, b->tree, b->p, b->what));
     const fm_json *config = fm_json_get(v, "config");
     const char *problem = fm_json_cstr(fm_json_get(config, "problem_type"), NULL);
-    if (h->classes < 2)
-        (void)snprintf(h->refused, sizeof(h->refused),
-                       "the head has %u output: a regression or a reranker, no choice of a class",
-                       h->classes);
-    else if (problem && strcmp(problem, "single_label_classification") != 0)
+    h->scores = h->classes == 1;
+    if (!h->scores && problem && strcmp(problem, "single_label_classification") != 0)
         (void)snprintf(h->refused, sizeof(h->refused),
                        "problem_type '%.60s' is not supported, single_label_classification is",
                        problem);
@@ -192,6 +189,11 @@ const fmi_class_head *fmi_model_class_head(const fm_model *m)
 {
     const fmi_class_head *h = &fmi_priv(m)->classifier;
     return h->classes ? h : NULL;
+}
+
+bool fm_model_scores(const fm_model *m)
+{
+    return fmi_priv(m)->classifier.scores;
 }
 
 uint32_t fm_model_classes(const fm_model *m)

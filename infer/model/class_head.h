@@ -28,6 +28,7 @@ typedef struct fmi_class_head {
     bool relu;            /* behind dense, in place of the tanh */
     uint32_t classes;     /* 0: the model has no head */
     char **label;         /* [classes] */
+    bool scores;          /* one output: it is a number, and names no class */
     char refused[160];    /* why its output is no choice of a class; empty: it is one */
 } fmi_class_head;
 void fmi_class_head_release(fmi_class_head *h);

@@ -64,7 +64,7 @@ static fm_status heads(fm_engine *e, const fm_classify_request *req, size_t n, c
         for (uint32_t k = 0; k < h->out.in; k++)
             state[k] = (float)sum[i * wide + k]; /* the sum of one token is exact */
         rc = run_head(e, h, state, room, req[i].logprobs);
-        if (rc == FM_OK)
+        if (rc == FM_OK && !h->scores)
             log_softmax(req[i].logprobs, h->classes);
     }
     if (room)

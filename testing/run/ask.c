@@ -238,6 +238,8 @@ static fm_status prepare_text(fmv_job *j, size_t k)
                                      : fmv_text_at(c->far_texts, k - 2);
     if (!width)
         return fm_fail(FM_EUNSUPPORTED, "the version has no classification head");
+    if (classes && fm_model_scores(j->model))
+        return fm_fail(FM_EUNSUPPORTED, "the version's head gives a number, and no class");
     FM_TRY(fm_embed_encode(j->model, text, &w->ids));
     FM_TRY(fmv_check_ids(&w->ids, 0, fm_model_arch(j->model)));
     if (!w->ids.count)

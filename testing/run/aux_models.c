@@ -155,6 +155,8 @@ static fm_status ask_aux(void *ctx, const fmv_assertion *a)
     fm_status rc = model_of(x->h, a->model, &h->model);
     if (rc == FM_OK && a->type->role == FMV_CLASSIFIER && !fm_model_classes(h->model))
         rc = fm_fail(FM_EUNSUPPORTED, "it has no classification head");
+    if (rc == FM_OK && a->type->role == FMV_CLASSIFIER && fm_model_scores(h->model))
+        rc = fm_fail(FM_EUNSUPPORTED, "its head gives a number, and no class");
     FM_THEN(rc, a->type->ask(a, &x->said, h));
     FM_THEN(rc, encode(h, a->type->role));
     if (rc == FM_OK && a->type->role != FMV_JUDGE) {

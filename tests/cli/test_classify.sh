@@ -27,6 +27,15 @@ for name in ("enc", "dec"):
     assert x[0]["scores"] != x[1]["scores"], name
 PY
 
+say "a head of one output gives a number"
+want 0 import "$golden/score-qwen3" --as rank
+"$fm" classify rank <in >rank.out
+python3 - <<'PY'
+import json
+x = [json.loads(l) for l in open("rank.out")]
+assert len(x) == 2 and all(list(r) == ["score"] for r in x) and x[0] != x[1], x
+PY
+
 say "the head goes out as it came in"
 want 0 export dec dst --format hf
 grep -q '"perhaps"' dst/config.json || die "config.json lost its labels"

@@ -89,6 +89,35 @@ TEST(heads_match_transformers)
     }
 }
 
+/* A reranker's or a regression's output is what transformers' logit is. */
+TEST(a_head_of_one_output_gives_it)
+{
+    static const char *const name[] = {"score-qwen3", "score-bert", "score-xlm-roberta"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(name); i++) {
+        golden g;
+        fm_engine *e = ik_engine(2, 32);
+        golden_open(&g, name[i]);
+        fm_model *m = ik_model(e, g.src, name[i]);
+        float *out = fm_calloc(g.rows, sizeof(float)), alone;
+        fm_classify_request *q = fm_calloc(g.rows, sizeof(*q));
+        assert_true(fm_model_scores(m) && fm_model_classes(m) == 1);
+        for (size_t r = 0; r < g.rows; r++)
+            q[r] = (fm_classify_request){m, g.ids + r * ROOM, (size_t)g.len[r], out + r};
+        tk_ok(fm_classify_many(e, q, g.rows));
+        for (size_t r = 0; r < g.rows; r++) {
+            tk_assert_le(fabs((double)out[r] - (double)g.logits[r]), 2e-6, name[i]);
+            q[r].logprobs = &alone;
+            tk_ok(fm_classify_many(e, &q[r], 1));
+            assert_memory_equal(&alone, out + r, sizeof(alone));
+        }
+        fm_free(q);
+        fm_free(out);
+        fm_model_close(m);
+        fm_engine_free(e);
+        golden_close(&g);
+    }
+}
+
 TEST(an_adapter_brings_its_head)
 {
     golden g;
@@ -240,6 +269,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_match_transformers),
+        cmocka_unit_test(a_head_of_one_output_gives_it),
         cmocka_unit_test(an_adapter_brings_its_head),
         cmocka_unit_test(padding_changes_nothing),
         cmocka_unit_test(what_is_no_choice_is_refused),
