@@ -1,8 +1,8 @@
-/* scaled.h - a view of checkpoints with scaled 8-bit float weights in which the weights are plain.
+/* scaled.h - a view of quantized checkpoints in which the weights are plain.
  *
- * In such a folder "X.weight" is F8_E4M3 and a second tensor holds the scales, by which its values
- * are to be multiplied: one number, one for each row, or one for each block of rows and columns.
- * The config's quantization_config names the form:
+ * The config's quantization_config names the form. Weights of 8-bit floats: "X.weight" is F8_E4M3
+ * and a second tensor holds the scales, by which its values are to be multiplied: one number, one
+ * for each row, or one for each block of rows and columns.
  *
  *   quant_method         scale of X.weight       its shape for a weight [n, k]
  *   fp8                  X.weight_scale_inv      weight_block_size [r, c]: [ceil(n/r), ceil(k/c)];
@@ -12,10 +12,31 @@
  *   fbgemm_fp8           X.weight_scale          [n, 1]
  *   modelopt (FP8)       X.weight_scale          one number
  *
- * A plain weight is value * scale in float32, rounded to the type that the config computes in
- * ("torch_dtype", "dtype"; bfloat16 where it names none): the result of transformers with
- * dequantize=True and of compressed-tensors for a decompressed model. Scales of activations and of
- * cached keys and values belong to a rounding that is not done here; they are left out. */
+ * Codes of 4 or 8 bits, from which several tensors make the weight [n, k]; g scales a row:
+ *
+ *   gptq                 X.qweight I32 [k*bits/32, n], X.qzeros I32 [g, n*bits/32], X.scales
+ *                        [g, n], X.g_idx I32 [k] (it may be absent): (code - zero) * scale, where
+ *                        a zero is stored less one but in format gptq_v2
+ *   awq (gemm, 4 bits)   X.qweight I32 [k, n/8], X.qzeros I32 [g, n/8], X.scales [g, n], the eight
+ *                        codes of a word in the order 0 2 4 6 1 3 5 7: (code - zero) * scale
+ *   bitsandbytes         4 bits: X.weight [n*k/2, 1], X.weight.absmax,
+ *                        X.weight.quant_state.bitsandbytes__nf4 (or __fp4), where absmax is
+ *                        quantized too X.weight.nested_absmax, .nested_quant_map: table[code] *
+ *                        absmax of each blocksize codes. 8 bits: X.weight I8 [n, k], X.SCB [n]:
+ *                        code * SCB * (1 / 127)
+ *   compressed-tensors   int, 4 or 8 bits: X.weight_packed I32 [n, ceil(k*bits/32)],
+ *                        X.weight_shape, or X.weight I8 [n, k]; X.weight_scale [n, g] or one
+ *                        number; X.weight_zero_point: (code - zero) * scale
+ *   mxfp4                X_blocks U8 [.., n, k/32, 16], X_scales U8 [.., n, k/32]: X [.., n, k] of
+ *                        4-bit floats times powers of two (a view's MXFP4)
+ *
+ * A plain weight is the product in float32, rounded to a type. Of F8: the type that the config
+ * computes in ("torch_dtype", "dtype"; bfloat16 where it names none), the result of transformers
+ * with dequantize=True and of compressed-tensors for a decompressed model. Of gptq, awq and
+ * compressed-tensors' int: the type of the scales (of F32 scales that of the config). Of
+ * bitsandbytes: the type in quant_state, of 8 bits that of the config. These are the weights that
+ * the libraries make. Scales of activations and of cached keys and values belong to a rounding that
+ * is not done here; they are left out. */
 #ifndef FM_STORE_SCALED_H
 #define FM_STORE_SCALED_H
 
@@ -23,30 +44,36 @@
 
 FM_BEGIN_DECLS
 
-typedef struct fm_scaling_config {
-    const char *suffix;  /* ends a scale's name, in place of ".weight"; NULL: nothing is scaled */
-    uint32_t rows, cols; /* size of a block; 0: the scale's shape gives it */
-    fm_dtype dtype;      /* dtype of the plain weights: BF16, F16, F32 */
-} fm_scaling_config;
+/* The types that the weights of a view have. */
+typedef enum fm_plain_as {
+    FM_PLAIN_WIDE,  /* F32, F16 or BF16 (mxfp4: MXFP4), which files can have */
+    FM_PLAIN_CODES, /* FM_CODE4_*, FM_CODE8_* with the same values where a row is whole blocks of
+                     * one scale; else as FM_PLAIN_WIDE */
+} fm_plain_as;
 
-/* From a config.json. FM_EUNSUPPORTED names the unsupported field of quantization_config. */
-FM_CHECKED fm_status fm_scaling_config_of(fm_scaling_config *out, const fm_json *config,
-                                          const char *what);
+/* FM_EUNSUPPORTED names the unsupported field of a config.json's quantization_config. */
+FM_CHECKED fm_status fm_plain_config_check(const fm_json *config, const char *what);
 
-/* A tree and its provider in which the scaled weights are plain: they have the config's dtype and
- * ids of their own (a function of weight, scale and form), there are no scales, and model.json has
- * no quantization_config. Nothing is cached: a weight is computed when it is read, by rows. Where
- * nothing is scaled these are the tree and provider that were given. */
+/* A tree and its provider in which the quantized weights are plain: they have a type as above and
+ * ids of their own (a function of the tensors that they are made of and of the form), the tensors
+ * that they are made of are not there, and model.json has no quantization_config. Nothing is
+ * cached: a weight is computed when it is read, by rows; for rows of codes their whole tensor is
+ * read. Where nothing is quantized these are the tree and provider that were given. */
 typedef struct fm_plain fm_plain;
 
-/* tree and p are borrowed until fm_plain_close. FM_EBASE names a weight without a scale, or a scale
- * that does not fit; FM_EUNSUPPORTED an 8-bit float tensor that is not a matrix "X.weight". */
+/* tree and p are borrowed until fm_plain_close. FM_EBASE names a weight without a scale, or a
+ * tensor that does not fit it; FM_EUNSUPPORTED an 8-bit float tensor that is not a matrix
+ * "X.weight". Reads small tensors from p that say how codes are ordered. */
+FM_CHECKED fm_status fm_plain_open_as(fm_plain **out, const fm_tree *tree, const fm_provider *p,
+                                      const char *what, fm_plain_as as);
+/* As FM_PLAIN_WIDE. */
 FM_CHECKED fm_status fm_plain_open(fm_plain **out, const fm_tree *tree, const fm_provider *p,
                                    const char *what);
 void fm_plain_close(fm_plain *v); /* NULL is fine */
 const fm_tree *fm_plain_tree(const fm_plain *v);
-const fm_provider *fm_plain_provider(const fm_plain *v); /* thread-safe if p is */
-bool fm_plain_scales(const fm_plain *v);                 /* something is scaled */
+const fm_provider *fm_plain_provider(const fm_plain *v);  /* thread-safe if p is */
+bool fm_plain_scales(const fm_plain *v);                  /* something is quantized */
+bool fm_plain_made(const fm_plain *v, const fm_entry *e); /* e is a weight that the view makes */
 
 FM_END_DECLS
 #endif

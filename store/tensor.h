@@ -52,7 +52,16 @@ typedef enum fm_dtype {
     FM_NVFP4,
     FM_Q1_0,
     FM_Q2_0,
-    FM_DTYPE_COUNT
+    FM_DTYPE_COUNT,
+    /* Layouts of memory alone, which no file and no tree has: codes of 4 or 8 bits with a scale and
+     * a zero for each 32, 64 or 128 of them (store/quant/codes.h). */
+    FM_CODE4_32 = FM_DTYPE_COUNT,
+    FM_CODE4_64,
+    FM_CODE4_128,
+    FM_CODE8_32,
+    FM_CODE8_64,
+    FM_CODE8_128,
+    FM_DTYPE_ALL
 } fm_dtype;
 
 #define FM_MAX_RANK 8u

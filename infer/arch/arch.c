@@ -701,10 +701,9 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     const fm_json *config = fm_json_get(model_json, "config");
     if (!fm_json_is(config, FM_JSON_OBJECT))
         return fm_fail(FM_EINVAL, "%s: model.json has no 'config' object", what);
-    fm_scaling_config scales; /* only checked here; fm_plain_open removes them */
     const fm_json *whole = config;
     bool tied = false;
-    fm_status rc = fm_scaling_config_of(&scales, config, what);
+    fm_status rc = fm_plain_config_check(config, what); /* fm_plain_open does the rest */
     FM_THEN(rc, text_part(&config, &tied, what));
     FM_THEN(rc, read_config(out, config, fm_json_get(model_json, "generation_config"), what));
     if (config != whole)

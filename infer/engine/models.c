@@ -40,6 +40,16 @@ static fm_status bind(fmi_binder *b)
     return rc;
 }
 
+/* Quantized weights stay codes where the device has products for them. */
+static fm_plain_as plain_as(const fm_engine *e)
+{
+    uint64_t bytes = 0;
+    fm_status rc = e->be->weight_image_bytes(e->be, &bytes, FM_ROLE_LINEAR, FM_CODE4_32, 32, 32);
+    if (rc != FM_OK)
+        fm_error_clear();
+    return rc == FM_OK ? FM_PLAIN_CODES : FM_PLAIN_WIDE;
+}
+
 /* pool: threads that may read, NULL = this one. Uses only those parts of the engine that lock. */
 static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                          const char *what, fm_pool *pool)
@@ -55,7 +65,7 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
     m->engine = e;
     m->priv = priv;
     fm_plain *plain = NULL;
-    fm_status rc = fm_plain_open(&plain, tree, p, what);
+    fm_status rc = fm_plain_open_as(&plain, tree, p, what, plain_as(e));
     if (rc == FM_OK) {
         fmi_binder b = {.m = m,
                         .tree = fm_plain_tree(plain),

@@ -431,6 +431,12 @@ static fm_status apply(fm_tree *tree, const fm_tree *adapter, const adp_place *f
 fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
                            const char *base_name, fm_buf *warning)
 {
+    return fm_adapter_apply_by(out, parent, parent, adapter, base_name, warning);
+}
+
+fm_status fm_adapter_apply_by(fm_tree **out, const fm_tree *parent, const fm_tree *shapes,
+                              const fm_tree *adapter, const char *base_name, fm_buf *warning)
+{
     adp_place *from = NULL, *there = NULL;
     size_t from_count = 0, there_count = 0;
     fm_json *config = NULL;
@@ -445,7 +451,7 @@ fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *
     if (rc == FM_OK && there_count >= FM_MAX_ADAPTERS)
         rc = fm_fail(FM_ELIMIT, "the parent already holds %zu adapters", there_count);
     FM_THEN(rc, adp_config(&config, adapter, NULL, &from[0]));
-    FM_THEN(rc, check_fit(parent, adapter, &from[0], config));
+    FM_THEN(rc, check_fit(shapes, adapter, &from[0], config));
     FM_THEN(rc, warn_base(warning, config, base_name));
     FM_THEN(rc, fm_tree_copy(&tree, parent));
     FM_THEN(rc, apply(tree, adapter, &from[0],

@@ -1,4 +1,5 @@
 /* convert.c - values of any type as float32, of bytes or of a tensor that is read for them. */
+#include "store/quant/codes.h"
 #include "store/quant/dequant.h"
 #include "store/tensor/float16.h"
 #include "store/tree.h"
@@ -34,7 +35,10 @@ fm_status fm_to_f32(float *dst, fm_dtype dtype, const void *src, uint64_t n)
     if (n % info->block_elems != 0)
         return fm_fail(FM_EINVAL, "%llu elements are no whole number of %s blocks",
                        (unsigned long long)n, info->name);
-    dequant_of(dtype)(dst, src, n / info->block_elems);
+    if (dtype >= FM_DTYPE_COUNT)
+        fms_codes_widen(dst, dtype, src, n / info->block_elems);
+    else
+        dequant_of(dtype)(dst, src, n / info->block_elems);
     return FM_OK;
 }
 

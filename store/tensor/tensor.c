@@ -14,7 +14,7 @@
 
 #define FM_Q_K_ELEMS 256u
 
-static const fm_dtype_info DTYPES[FM_DTYPE_COUNT] = {
+static const fm_dtype_info DTYPES[FM_DTYPE_ALL] = {
     [FM_DTYPE_NONE] = {"none", 1, 1, false, false},
     [FM_F64] = {"F64", 1, 8, false, true},
     [FM_F32] = {"F32", 1, 4, false, true},
@@ -57,11 +57,17 @@ static const fm_dtype_info DTYPES[FM_DTYPE_COUNT] = {
     [FM_NVFP4] = {"NVFP4", 64, 36, true, true},
     [FM_Q1_0] = {"Q1_0", 128, 18, true, true},
     [FM_Q2_0] = {"Q2_0", 64, 18, true, true},
+    [FM_CODE4_32] = {"C4/32", 32, 22, true, true},
+    [FM_CODE4_64] = {"C4/64", 64, 38, true, true},
+    [FM_CODE4_128] = {"C4/128", 128, 70, true, true},
+    [FM_CODE8_32] = {"C8/32", 32, 38, true, true},
+    [FM_CODE8_64] = {"C8/64", 64, 70, true, true},
+    [FM_CODE8_128] = {"C8/128", 128, 134, true, true},
 };
 
 const fm_dtype_info *fm_dtype_get(fm_dtype dtype)
 {
-    fm_assert(dtype > FM_DTYPE_NONE && dtype < FM_DTYPE_COUNT);
+    fm_assert(dtype > FM_DTYPE_NONE && dtype < FM_DTYPE_ALL);
     return &DTYPES[dtype];
 }
 

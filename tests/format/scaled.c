@@ -192,22 +192,22 @@ TEST(what_does_not_fit_is_refused_by_name)
          {1, {1}},
          FM_EUNSUPPORTED,
          "e5m2"},
-        {"\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}",
+        {"\"quantization_config\":{\"quant_method\":\"hqq\",\"bits\":4}",
          ".weight_scale",
          {1, {1}},
          FM_EUNSUPPORTED,
-         "gptq"},
+         "hqq"},
         {"\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}",
          ".weight_scale",
          {1, {1}},
          FM_EUNSUPPORTED,
          "NVFP4"},
-        {"\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-"
+        {"\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"nvfp4-pack-"
          "quantized\"}",
          ".weight_scale",
          {1, {1}},
          FM_EUNSUPPORTED,
-         "pack-quantized"},
+         "nvfp4-pack-quantized"},
         {"\"quantization_config\":7", ".weight_scale", {1, {1}}, FM_EUNSUPPORTED, "quant_method"},
     };
     uint8_t w[N * K];

@@ -116,6 +116,18 @@ TEST(families_match)
         check(names[i], "fast", FAST_LIMIT);
 }
 
+/* Checkpoints of quantized weights run as they are. */
+TEST(quantized_checkpoints_match)
+{
+    static const char *const names[] = {
+        "llama-gptq",    "llama-gptq-act", "llama-gptq-8",  "llama-awq",     "llama-bnb-nf4",
+        "llama-bnb-fp4", "llama-bnb-int8", "llama-ct-int4", "llama-ct-int8", "llama-ct-pack8"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
+}
+
 /* Families that differ from one above by settings and names. */
 TEST(kindred_families_match)
 {
@@ -330,6 +342,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_match),
+        cmocka_unit_test(quantized_checkpoints_match),
         cmocka_unit_test(kindred_families_match),
         cmocka_unit_test(switched_families_match),
         cmocka_unit_test(families_of_experts_match),

@@ -651,15 +651,17 @@ static void refused_first(fm_engine *e, const tiny *t, const fm_train_job *j)
     assert_int_equal(allocs, 0);
 }
 
-TEST(a_stem_with_scales_trains_as_its_values_do)
+/* A stem of golden/arch trains with the bits of the same stem with plain weights. */
+static void same_as_plain(const char *name, const char *const *settings, bool stored)
 {
-    static const char *const settings[] = {"r=4", "r=4 dora=true", "r=2 modules_to_save=up_proj",
-                                           "method=ia3", "method=full layers=1"};
-    char *dir = fm_asprintf("%s/tests/model/golden/arch/llama-fp8", FM_SOURCE_DIR);
+    char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, name);
     fm_engine *e = ik_engine(2, 64);
+    fm_backend *be = fm_engine_backend(e);
     fm_plain *plain = NULL;
     tiny t;
 
+    if (stored && be->keep_stored)
+        tk_ok(be->keep_stored(be));
     tiny_open(&t, "llama");
     for (size_t i = 0; i < (size_t)2 * WIDTH * STEPS; i++) { /* its vocabulary is 64 */
         t.ids[i] %= 64;
@@ -669,11 +671,10 @@ TEST(a_stem_with_scales_trains_as_its_values_do)
     tk_ok(fm_source_open(&t.src, dir));
     t.p = fm_source_provider(t.src);
     tk_ok(fm_plain_open(&plain, fm_source_tree(t.src), &t.p, "m"));
-    for (size_t i = 0; i < FM_ARRAY_LEN(settings); i++) {
+    for (size_t i = 0; settings[i]; i++) {
         fm_train_job j = job_of(&t, settings[i]);
         fm_train_result r[2];
-        bool full = strstr(settings[i], "full") != NULL;
-        if (full) {
+        if (strstr(settings[i], "full")) {
             j.config = fm_train_defaults(FM_METHOD_FULL);
             j.config.steps = 1;
             j.config.batch = 2;
@@ -692,6 +693,25 @@ TEST(a_stem_with_scales_trains_as_its_values_do)
     tiny_close(&t);
     fm_engine_free(e);
     fm_free(dir);
+}
+
+TEST(a_stem_with_scales_trains_as_its_values_do)
+{
+    static const char *const settings[] = {
+        "r=4", "r=4 dora=true", "r=2 modules_to_save=up_proj", "method=ia3", "method=full layers=1",
+        NULL};
+    same_as_plain("llama-fp8", settings, false);
+}
+
+TEST(a_stem_of_codes_trains_as_its_values_do)
+{
+    static const char *const names[] = {"llama-gptq",    "llama-gptq-act", "llama-gptq-8",
+                                        "llama-awq",     "llama-bnb-nf4",  "llama-bnb-int8",
+                                        "llama-ct-int4", "llama-ct-int8"};
+    static const char *const some[] = {"r=4", "r=4 dora=true", "method=full", NULL};
+    static const char *const all[] = {"r=4", "r=2 modules_to_save=up_proj", "method=ia3", NULL};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        same_as_plain(names[i], i % 4 ? some : all, i % 2);
 }
 
 /* ---- refusals ---- */
@@ -751,6 +771,7 @@ int main(void)
         cmocka_unit_test(what_is_frozen_is_left_out_and_the_rest_learns_the_same),
         cmocka_unit_test(a_quantized_stem_trains_as_its_values_do),
         cmocka_unit_test(a_stem_with_scales_trains_as_its_values_do),
+        cmocka_unit_test(a_stem_of_codes_trains_as_its_values_do),
     };
 
     if (!data)

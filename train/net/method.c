@@ -308,20 +308,19 @@ static fm_status from_init(fmt_net *net, fmt_params *ps, const fmt_method *m, fm
     return rc;
 }
 
-/* Refuses to train a weight that has a scale, before memory is taken for it. */
+/* Refuses to train a weight that is quantized, before memory is taken for it. */
 static fm_status check_scaled(const fmt_params *ps, const fmt_method *m)
 {
     fm_plain *plain = NULL;
     fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
 
-    for (size_t i = 0; rc == FM_OK && fm_plain_scales(plain) && i < ps->count; i++) {
-        const fm_entry *was = fmt_find_tensor(m->parent, ps->item[i].name);
+    for (size_t i = 0; rc == FM_OK && i < ps->count; i++) {
         const fm_entry *is = fmt_find_tensor(fm_plain_tree(plain), ps->item[i].name);
-        if (was && is && was->dtype != is->dtype)
+        if (is && fm_plain_made(plain, is))
             rc = fm_fail(FM_EUNSUPPORTED,
-                         "%s is %s with a scale and cannot be trained itself: train an adapter, "
-                         "or export the parent with --dtype bf16 and import that",
-                         was->name, fm_dtype_get(was->dtype)->name);
+                         "%s is quantized, with a scale, and cannot be trained itself: train an "
+                         "adapter, or export the parent with --dtype bf16 and import that",
+                         is->name);
     }
     fm_plain_close(plain);
     return rc;

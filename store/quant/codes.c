@@ -1,0 +1,88 @@
+/* codes.c - see codes.h. Sixteen codes have sixteen floats, which are made once for a block. */
+#include "store/quant/codes.h"
+
+#include <string.h>
+
+static const float nf4[16] = {-1.0f,           -0x1.647362p-1f, -0x1.0cd66p-1f,  -0x1.94654p-2f,
+                              -0x1.23449ap-2f, -0x1.7a6a7ep-3f, -0x1.74f0e2p-4f, 0.0f,
+                              0x1.45f5fep-4f,  0x1.4995c6p-3f,  0x1.f809bap-3f,  0x1.5a0674p-2f,
+                              0x1.c3497p-2f,   0x1.200f56p-1f,  0x1.722766p-1f,  1.0f};
+static const float fp4[16] = {
+    0.0f, 0x1.555556p-8f,  0x1.555556p-1f,  1.0f,  0x1.555556p-2f,  0.5f,  0x1.555556p-3f,  0.25f,
+    0.0f, -0x1.555556p-8f, -0x1.555556p-1f, -1.0f, -0x1.555556p-2f, -0.5f, -0x1.555556p-3f, -0.25f};
+
+uint8_t fms_code_rounding(fm_dtype dtype)
+{
+    return dtype == FM_F16 ? FMS_CODE_F16 : dtype == FM_BF16 ? FMS_CODE_BF16 : FMS_CODE_F32;
+}
+
+static float rounded(float x, uint8_t how)
+{
+    if ((how & FMS_CODE_ROUNDING) == FMS_CODE_F16)
+        return fm_f16_to_f32(fm_f32_to_f16(x));
+    return (how & FMS_CODE_ROUNDING) == FMS_CODE_BF16 ? fm_bf16_to_f32(fm_f32_to_bf16(x)) : x;
+}
+
+/* Every product is one IEEE operation, in the order of the libraries. */
+float fms_code_value(const fms_code_block *b, uint8_t code)
+{
+    switch (b->how & FMS_CODE_KIND) {
+    case FMS_CODE_NF4:
+        return rounded(nf4[code & 15] * b->scale, b->how);
+    case FMS_CODE_FP4:
+        return rounded(fp4[code & 15] * b->scale, b->how);
+    case FMS_CODE_INT8: {
+        const float x = (float)((int)code - 128) * b->scale;
+        return rounded(x * 0x1.020408p-7f, b->how); /* 1 / 127 */
+    }
+    default:
+        return rounded((float)((int)code - (int)b->zero) * b->scale, b->how);
+    }
+}
+
+static bool is_4_bits(fm_dtype layout)
+{
+    return layout <= FM_CODE4_128;
+}
+
+void fms_code_put(uint8_t *dst, fm_dtype layout, const fms_code_block *b, const uint8_t *code)
+{
+    const uint32_t n = fm_dtype_get(layout)->block_elems;
+    uint32_t bits;
+
+    memcpy(&bits, &b->scale, sizeof bits);
+    dst[0] = b->how;
+    dst[1] = b->zero;
+    fm_put_u32(dst + 2, bits);
+    dst += FMS_CODE_HEAD_BYTES;
+    if (!is_4_bits(layout))
+        memcpy(dst, code, n);
+    for (uint32_t i = 0; is_4_bits(layout) && i < n; i += 2)
+        dst[i / 2] = (uint8_t)((code[i] & 15) | code[i + 1] << 4);
+}
+
+static void widen_one(float *dst, bool four, const uint8_t *src, uint32_t n)
+{
+    const uint32_t bits = fm_get_u32(src + 2);
+    fms_code_block b = {.how = src[0], .zero = src[1]};
+    float value[16];
+
+    memcpy(&b.scale, &bits, sizeof bits);
+    src += FMS_CODE_HEAD_BYTES;
+    for (uint32_t i = 0; !four && i < n; i++)
+        dst[i] = fms_code_value(&b, src[i]);
+    for (uint8_t c = 0; four && c < 16; c++)
+        value[c] = fms_code_value(&b, c);
+    for (uint32_t i = 0; four && i < n; i += 2) {
+        dst[i] = value[src[i / 2] & 15];
+        dst[i + 1] = value[src[i / 2] >> 4];
+    }
+}
+
+void fms_codes_widen(float *dst, fm_dtype layout, const uint8_t *src, uint64_t blocks)
+{
+    const fm_dtype_info *info = fm_dtype_get(layout);
+
+    for (uint64_t i = 0; i < blocks; i++, src += info->block_bytes, dst += info->block_elems)
+        widen_one(dst, is_4_bits(layout), src, info->block_elems);
+}

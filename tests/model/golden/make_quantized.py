@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""make_quantized.py OUT [NAME..] - tiny Llamas in quantized forms, in the form of make_arch.py's (OUT: golden/arch): each a
+folder as its tool writes it, and the logits in float32 of the weights that the tool's own code makes of it; two of these
+weights beside them.
+
+bitsandbytes and compressed-tensors are the libraries themselves. GPTQ and AWQ are written down here: their codes by round to
+nearest, their weights by the formulas of AutoGPTQ (scales[g_idx] * (weight - zeros), zeros + 1 in the first format) and of
+AutoAWQ (dequantize_gemm), in float16 by torch.
+
+Needs torch, transformers, accelerate, safetensors, bitsandbytes 0.50, compressed-tensors 0.20."""
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+
+out, only = pathlib.Path(sys.argv[1]), sys.argv[2:]
+torch.manual_seed(11)
+config = LlamaConfig(vocab_size=64, hidden_size=64, intermediate_size=128, num_hidden_layers=1, num_attention_heads=4,
+                     num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=True, initializer_range=0.2,
+                     bos_token_id=1, eos_token_id=2)
+model = LlamaForCausalLM(config).to(torch.bfloat16)
+ids = torch.randint(0, 64, (1, 40))
+MODULES = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"]
+
+
+def plain(dtype):
+    return {n: w.detach().to(dtype).clone().contiguous() for n, w in model.state_dict().items() if n != "lm_head.weight"}
+
+
+def write(name, tensors, quantization, weights, dtype):
+    """tensors: the file's (None: it is there); weights: module -> the weight [n, k] that the form's tool makes"""
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    if tensors is not None:
+        save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+        c = config.to_diff_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": str(dtype)[6:],
+                                     "quantization_config": quantization}
+        (folder / "config.json").write_text(json.dumps(c, indent=1) + "\n")
+    m = LlamaForCausalLM(config).float()
+    state = {n: t.float() for n, t in plain(dtype).items()} | {f"{n}.weight": w.float() for n, w in weights.items()}
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    m.load_state_dict(state)
+    with torch.no_grad():
+        logits = m(ids).logits[0].contiguous()
+    save_file({"input_ids": ids.to(torch.int32), "logits": logits} |
+              {f"{n}.weight": weights[n].contiguous() for n in (MODULES[1], MODULES[-1])}, folder / "ref.safetensors")
+
+
+def words(codes, bits, axis, order=None):
+    """Packs codes along an axis into int32, the first in the lowest bits."""
+    per = 32 // bits
+    codes = codes.to(torch.int64).movedim(axis, -1)
+    codes = codes.reshape(*codes.shape[:-1], -1, per)
+    if order:
+        codes = codes[..., order]
+    x = (codes << (torch.arange(per) * bits)).sum(-1)
+    x = torch.where(x >= 1 << 31, x - (1 << 32), x)
+    return x.to(torch.int32).movedim(-1, axis).contiguous()
+
+
+def rounded(w, bits, index, groups, symmetric):
+    """codes [n, k], scales and zeros [n, groups] of a weight whose column c is of group index[c]"""
+    n, most = w.shape[0], (1 << bits) - 1
+    scale, zero = torch.zeros(n, groups, dtype=torch.float16), torch.zeros(n, groups, dtype=torch.int32)
+    for g in range(groups):
+        x = w[:, index == g]
+        low, high = x.amin(1).clamp(max=0), x.amax(1).clamp(min=0)
+        if symmetric:
+            scale[:, g] = (2 * torch.maximum(-low, high) / most).half()
+            zero[:, g] = 1 << (bits - 1)
+        else:
+            scale[:, g] = ((high - low) / most).half()
+            zero[:, g] = (-low / scale[:, g].float()).round().clamp(1, most).int()
+    codes = ((w / scale.float()[:, index]).round() + zero[:, index]).clamp(0, most).int()
+    return codes, scale, zero
+
+
+def gptq(name, bits, group, v2, symmetric, act):
+    tensors, weights = plain(torch.float16), {}
+    for m in MODULES:
+        w = tensors.pop(f"{m}.weight").float()
+        k = w.shape[1]
+        size = k if group < 0 else group
+        index = torch.arange(k) // size
+        if act:
+            index = index[torch.randperm(k)]
+        codes, scale, zero = rounded(w, bits, index, k // size, symmetric)
+        tensors[f"{m}.qweight"] = words(codes.T, bits, 0)
+        tensors[f"{m}.qzeros"] = words((zero if v2 else zero - 1).T, bits, 1)
+        tensors[f"{m}.scales"] = scale.T
+        tensors[f"{m}.g_idx"] = index.int()
+        weights[m] = scale[:, index] * (codes - zero[:, index])
+        assert weights[m].dtype == torch.float16
+    write(name, tensors, {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": act, "sym": symmetric,
+                          "checkpoint_format": "gptq_v2" if v2 else "gptq", "pack_dtype": "int32", "true_sequential": True,
+                          "meta": {"quantizer": ["gptqmodel:4.0.0"]}}, weights, torch.float16)
+
+
+def awq(name):
+    tensors, weights = plain(torch.float16), {}
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    for m in MODULES:
+        w = tensors.pop(f"{m}.weight").float()
+        index = torch.arange(w.shape[1]) // 32
+        codes, scale, zero = rounded(w, 4, index, w.shape[1] // 32, False)
+        tensors[f"{m}.qweight"] = words(codes.T, 4, 1, order)
+        tensors[f"{m}.qzeros"] = words(zero.T, 4, 1, order)
+        tensors[f"{m}.scales"] = scale.T
+        weights[m] = (codes - zero[:, index]) * scale[:, index]
+    write(name, tensors, {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm",
+                          "modules_to_not_convert": None}, weights, torch.float16)
+
+
+def bitsandbytes(name, how, dtype):
+    from transformers.integrations.bitsandbytes import dequantize_bnb_weight
+    with tempfile.TemporaryDirectory() as tmp:
+        model.to(dtype).save_pretrained(tmp)
+        model.to(torch.bfloat16)
+        m = AutoModelForCausalLM.from_pretrained(tmp, quantization_config=how, dtype=dtype, device_map="cpu")
+        (out / name).mkdir(parents=True, exist_ok=True)
+        m.save_pretrained(tmp + "/q")
+        for f in ("config.json", "model.safetensors"):
+            shutil.copy(f"{tmp}/q/{f}", out / name / f)
+        m = AutoModelForCausalLM.from_pretrained(tmp + "/q", dtype=dtype, device_map="cpu")
+        weights = {n: dequantize_bnb_weight(x.weight, getattr(x, "state", None)).to(dtype) for n, x in m.named_modules()
+                   if n in MODULES}
+        write(name, None, None, weights, dtype)
+
+
+def compressed(name, form, args):
+    from compressed_tensors.compressors import IntQuantizationCompressor, PackedQuantizationCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.utils import calculate_qparams
+    a = QuantizationArgs(**args)
+    scheme = QuantizationScheme(targets=["Linear"], weights=a)
+    way = PackedQuantizationCompressor if form == "pack-quantized" else IntQuantizationCompressor
+    tensors, weights = plain(torch.bfloat16), {}
+    for m in MODULES:
+        w = tensors.pop(f"{m}.weight")
+        x = {"group": w.unflatten(1, (-1, a.group_size or 1)), "channel": w.unsqueeze(1), "tensor": w.view(1, -1)}[args["strategy"]]
+        scale, zero = calculate_qparams(x.amin(-1), x.amax(-1), a)
+        if args["strategy"] == "tensor":
+            scale, zero = scale.view(1), zero.view(1)
+        state = way.compress({"weight": w, "weight_scale": scale.to(torch.bfloat16), "weight_zero_point": zero}, scheme)
+        tensors |= {f"{m}.{n}": t for n, t in state.items()}
+        weights[m] = way.decompress(dict(state), scheme)["weight"]
+        assert weights[m].dtype == torch.bfloat16
+    write(name, tensors, {"quant_method": "compressed-tensors", "format": form, "quantization_status": "compressed",
+                          "config_groups": {"group_0": {"targets": ["Linear"], "weights": json.loads(a.model_dump_json())}},
+                          "ignore": ["lm_head"], "kv_cache_scheme": None}, weights, torch.bfloat16)
+
+
+def bnb4(**kw):
+    return BitsAndBytesConfig(load_in_4bit=True, **kw)
+
+
+INT = dict(type="int")
+make = {
+    "llama-gptq": lambda n: gptq(n, 4, 32, False, False, False),
+    "llama-gptq-act": lambda n: gptq(n, 4, 32, True, True, True),
+    "llama-gptq-8": lambda n: gptq(n, 8, -1, False, True, False),
+    "llama-awq": awq,
+    "llama-bnb-nf4": lambda n: bitsandbytes(n, bnb4(bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                                    bnb_4bit_compute_dtype=torch.bfloat16), torch.bfloat16),
+    "llama-bnb-fp4": lambda n: bitsandbytes(n, bnb4(bnb_4bit_quant_type="fp4"), torch.float32),
+    "llama-bnb-int8": lambda n: bitsandbytes(n, BitsAndBytesConfig(load_in_8bit=True), torch.float16),
+    "llama-ct-int4": lambda n: compressed(n, "pack-quantized", dict(INT, num_bits=4, strategy="group", group_size=32, symmetric=False)),
+    "llama-ct-int8": lambda n: compressed(n, "int-quantized", dict(INT, num_bits=8, strategy="channel", symmetric=True)),
+    "llama-ct-pack8": lambda n: compressed(n, "pack-quantized", dict(INT, num_bits=8, strategy="tensor", symmetric=True)),
+}
+for name, fn in make.items():
+    if not only or name in only:
+        fn(name)
+        print(name)
