@@ -53,10 +53,10 @@ const char *fm_source_kept(const fm_source *src);
  * receives a text where base_model_name_or_path differs from base_name. */
 FM_CHECKED fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
                                       const char *base_name, fm_buf *warning);
-/* The same for a parent whose weights are quantized; shapes: its tree with plain weights (scaled.h),
- * in which modules are looked for. */
-FM_CHECKED fm_status fm_adapter_apply_by(fm_tree **out, const fm_tree *parent,
-                                         const fm_tree *shapes, const fm_tree *adapter,
+/* The same for a parent that p reads: modules are looked for among plain weights where its own are
+ * quantized (scaled.h). */
+FM_CHECKED fm_status fm_adapter_apply_to(fm_tree **out, const fm_tree *parent,
+                                         const fm_provider *p, const fm_tree *adapter,
                                          const char *base_name, fm_buf *warning);
 
 typedef enum fm_export_format {

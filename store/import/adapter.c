@@ -13,6 +13,7 @@
 #include "store/base/cancel.h"
 #include "store/base/mem.h"
 #include "store/base/text/regex.h"
+#include "store/scaled.h"
 
 #define KEY_PREFIX "base_model.model."
 /* Limits of the work of both files together: each pattern of a config is tried on each tensor. */
@@ -428,14 +429,9 @@ static fm_status apply(fm_tree *tree, const fm_tree *adapter, const adp_place *f
     return replace_source(tree, adapter, to);
 }
 
-fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
-                           const char *base_name, fm_buf *warning)
-{
-    return fm_adapter_apply_by(out, parent, parent, adapter, base_name, warning);
-}
-
-fm_status fm_adapter_apply_by(fm_tree **out, const fm_tree *parent, const fm_tree *shapes,
-                              const fm_tree *adapter, const char *base_name, fm_buf *warning)
+/* shapes: the parent's tree with plain weights. */
+static fm_status apply_by(fm_tree **out, const fm_tree *parent, const fm_tree *shapes,
+                          const fm_tree *adapter, const char *base_name, fm_buf *warning)
 {
     adp_place *from = NULL, *there = NULL;
     size_t from_count = 0, there_count = 0;
@@ -465,4 +461,21 @@ fm_status fm_adapter_apply_by(fm_tree **out, const fm_tree *parent, const fm_tre
     }
     *out = tree;
     return FM_OK;
+}
+
+fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
+                           const char *base_name, fm_buf *warning)
+{
+    return apply_by(out, parent, parent, adapter, base_name, warning);
+}
+
+fm_status fm_adapter_apply_to(fm_tree **out, const fm_tree *parent, const fm_provider *p,
+                              const fm_tree *adapter, const char *base_name, fm_buf *warning)
+{
+    fm_plain *plain = NULL;
+    *out = NULL;
+    FM_TRY(fm_plain_open(&plain, parent, p, "the parent"));
+    fm_status rc = apply_by(out, parent, fm_plain_tree(plain), adapter, base_name, warning);
+    fm_plain_close(plain);
+    return rc;
 }

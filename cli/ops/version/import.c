@@ -12,7 +12,6 @@
 #include "infer/arch.h"
 #include "remote/hub.h"
 #include "store/base/os/io.h"
-#include "store/scaled.h"
 #include "store/source.h"
 
 typedef struct importing {
@@ -82,14 +81,10 @@ static fm_status compose(fm_ops *c, importing *im)
         fm_buf warning;
         fm_buf_init(&warning, 0);
         fm_tree *base = NULL; /* the parent's data are not this version's */
-        fm_plain *plain = NULL;
         const fm_provider p = fm_store_provider(fm_repo_store(c->repo));
         rc = fm_tree_copy(&base, im->parent);
         FM_THEN(rc, fmo_tree_drop_history(base));
-        FM_THEN(rc, fm_plain_open(&plain, base, &p, im->o->parent));
-        FM_THEN(rc, fm_adapter_apply_by(&im->tree, base, fm_plain_tree(plain), own, im->o->parent,
-                                        &warning));
-        fm_plain_close(plain);
+        FM_THEN(rc, fm_adapter_apply_to(&im->tree, base, &p, own, im->o->parent, &warning));
         fm_tree_free(base);
         if (rc == FM_OK && warning.len)
             fmo_ui_say(c, FM_UI_NOTE, "  note: %s", fm_buf_cstr(&warning));
