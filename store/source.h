@@ -43,14 +43,16 @@ typedef struct fm_left_out {
 } fm_left_out;
 const fm_left_out *fm_source_left_out(const fm_source *src, size_t *count); /* borrowed */
 
-/* Why a GGUF is kept under its own names, without model.json: one line that names file and field;
- * NULL: it was translated. Such a version is stored and given back, and does not run. */
+/* Why a source is kept as it is: one line that names file and field; NULL: it is understood. Such a
+ * version is stored and given back, and does not run. A GGUF is kept under its own names, without
+ * model.json; an adapter is kept where its kind or one of its settings is not computed here. */
 const char *fm_source_kept(const fm_source *src);
 
 /* Applies an adapter (a tree of its own, entries under adapters/0-<kind>/) to a parent: *out is a
  * copy of parent with the adapter at the next free number and the adapter's source/ in place of the
- * parent's. FM_EBASE names the first module or shape that does not fit. warning (may be NULL)
- * receives a text where base_model_name_or_path differs from base_name. */
+ * parent's. FM_EBASE names the first module or shape that does not fit; an adapter that is kept and
+ * does not run (fm_adapter_config_check) fits every parent. warning (may be NULL) receives a text
+ * where base_model_name_or_path differs from base_name. */
 FM_CHECKED fm_status fm_adapter_apply(fm_tree **out, const fm_tree *parent, const fm_tree *adapter,
                                       const char *base_name, fm_buf *warning);
 /* The same for a parent that p reads: modules are looked for among plain weights where its own are
@@ -92,8 +94,8 @@ void fm_lora_merge(float *w, const float *a, const float *b, uint64_t out, uint6
                    float scale);
 
 /* FM_EUNSUPPORTED names the field of an adapter_config.json that changes what a model computes and
- * is not computed here, or is not known. kind: of the folder, "lora"; others than those that run
- * ("lora", "dora", "ia3", "prefix", "prompt") are FM_OK. what: for the message. */
+ * is not computed here, or is not known; or the kind, of the folder ("lora"), that does not run.
+ * what: for the message. */
 FM_CHECKED fm_status fm_adapter_config_check(const fm_json *config, const char *kind,
                                              const char *what);
 

@@ -361,7 +361,13 @@ static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const 
                            const fm_json *config)
 {
     size_t begin, end;
+    fm_status rc = fm_adapter_config_check(config, from->kind, from->dir);
 
+    if (rc == FM_EUNSUPPORTED) { /* it is kept and does not run: what its tensors mean is unknown */
+        fm_error_clear();
+        return FM_OK;
+    }
+    FM_TRY(rc);
     fm_tree_range(adapter, from->dir, &begin, &end);
     FM_TRY(check_patterns(config, end - begin));
     for (size_t i = begin; i < end; i++) {

@@ -184,7 +184,7 @@ fm_status fm_adapter_config_check(const fm_json *config, const char *kind, const
         if (strcmp(kinds[i].name, kind) == 0)
             k = &kinds[i];
     if (!k)
-        return FM_OK;
+        return fm_fail(FM_EUNSUPPORTED, "%s: adapter kind %.48s is not computed here", what, kind);
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), "");
     if (strcmp(type, k->peft_type) != 0)
         return fm_fail(FM_EUNSUPPORTED,

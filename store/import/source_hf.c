@@ -360,6 +360,19 @@ static fm_status add_adapter_files(fm_source *src)
     return rc == FM_OK ? src_add_extras(src, src->path, place_nowhere) : rc;
 }
 
+/* An adapter that is not computed here is kept: `kept` says why. */
+static fm_status check_adapter(fm_source *src, const fm_json *config)
+{
+    const char *kind = src->root + strlen("adapters/0-");
+    fm_status rc = fm_adapter_config_check(config, kind, "adapter_config.json");
+
+    if (rc != FM_EUNSUPPORTED)
+        return rc == FM_OK ? rc : fm_error_prefix(rc, "%s", src->path);
+    src->kept = src_strdup(src, fm_error_text());
+    fm_error_clear();
+    return src->kept ? FM_OK : FM_ENOMEM;
+}
+
 fm_status src_open_peft(fm_source *src)
 {
     fm_json *config = NULL;
@@ -371,7 +384,7 @@ fm_status src_open_peft(fm_source *src)
                        src->path);
     rc = parse_in(&config, src, "adapter_config.json", MAX_CONFIG_BYTES);
     FM_THEN(rc, adapter_root(src, config));
-    FM_THEN(rc, fm_adapter_config_check(config, src->root + strlen("adapters/0-"), src->path));
+    FM_THEN(rc, check_adapter(src, config));
     fm_json_free(config);
     return rc == FM_OK ? add_adapter_files(src) : rc;
 }
