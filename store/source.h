@@ -73,7 +73,7 @@ typedef enum fm_export_format {
  * FM_EEXISTS if it exists. dtype FM_DTYPE_NONE keeps stored types where the format has them and
  * widens block types to F32. HF, SAFETENSORS and GGUF cannot hold adapters, so these are merged
  * into W (W + scale * (B A): a chain of FMAs over ascending rank, one product, one addition, in
- * float32). GGUF: block types stay as they are, norms and vectors are F32 always, and dtype may be
+ * float32; other kinds: adapted.h). GGUF: block types stay as they are, norms and vectors are F32 always, and dtype may be
  * FM_Q8_0 too. */
 FM_CHECKED fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
                                fm_export_format format, fm_dtype dtype);

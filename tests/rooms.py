@@ -13,7 +13,7 @@ TOPS = ["store", "lineage", "infer", "train", "testing", "remote", "cli"]
 # Lowest first. What stands to the right may include and call what stands to its left. A dot is what lies in the
 # top folder itself: its public headers. An entry is a folder with all below it, or one file; the longest one wins.
 ORDER = {
-    "store": "base . entropy tensor quant codec formats import recipe export lease pack gc search txn exchange",
+    "store": "base . entropy tensor quant codec formats recipe adapt import export lease pack gc search txn exchange",
     "infer": ". arch cpu device comm cuda kv tokenizer jinja text grammar model engine plan sched tasks serve",
     "train": ". params net data pass objective run attribution",
     "testing": ". assert cases stats suite foreign run report search",

@@ -4,6 +4,7 @@
 #include "infer/model/shard.h"
 
 #include "store/base/mem.h"
+#include "store/adapted.h"
 #include "store/scaled.h"
 
 static fm_status bind_shape(fmi_binder *b)
@@ -65,15 +66,20 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
     m->engine = e;
     m->priv = priv;
     fm_plain *plain = NULL;
+    fm_adapted *adapted = NULL;
     fm_status rc = fm_plain_open_as(&plain, tree, p, what, plain_as(e));
+    if (rc == FM_OK)
+        rc = fm_adapted_open(&adapted, fm_plain_tree(plain), fm_plain_provider(plain),
+                             FM_ADAPTED_RUN, FM_DTYPE_NONE, what);
     if (rc == FM_OK) {
         fmi_binder b = {.m = m,
-                        .tree = fm_plain_tree(plain),
-                        .p = fm_plain_provider(plain),
+                        .tree = fm_adapted_tree(adapted),
+                        .p = fm_adapted_provider(adapted),
                         .what = what,
                         .pool = pool};
         rc = bind(&b);
     }
+    fm_adapted_close(adapted);
     fm_plain_close(plain);
     if (rc == FM_OK && e->log)
         rc = e->log->prepare(m, tree, what);

@@ -3,8 +3,9 @@
  *
  * Keys are "base_model.model.<module>.lora_A.weight", lora_B, lora_embedding_A, lora_embedding_B,
  * lora_magnitude_vector, ia3_l, or "prompt_embeddings"; any other tensor stands for a parameter
- * that it replaces (modules_to_save, trained biases). A setting that would change the result and is
- * not computed here is refused by name, as in arch/arch.c (store/import/adapter_config.c). */
+ * that it replaces (modules_to_save, trained biases). What other kinds of PEFT do is part of the
+ * weights that come here (store/adapted.h). A setting that would change the result and is
+ * not computed here is refused by name, as in arch/arch.c (store/adapt/adapter_config.c). */
 #include "infer/model/model_bind.h"
 
 #include <stdio.h>
@@ -32,18 +33,29 @@ static fm_status check_config(const fmi_binder *b, const fmi_adapter *a)
 
 /* ==== finding ==== */
 
-/* folder: "lora/...". */
-static fm_status find_kind(fmi_adapter *a, const char *folder)
+/* The kind of a folder's name; one that the view of store/adapted.h left as it is does not run. */
+static fm_status find_kind(fmi_adapter *a, const char *kind)
 {
-    size_t len = strcspn(folder, "/");
     for (int k = 0; k < FMI_ADAPTER_KINDS; k++)
-        if (strlen(kinds[k]) == len && memcmp(folder, kinds[k], len) == 0) {
+        if (strcmp(kinds[k], kind) == 0) {
             a->kind = (fmi_adapter_kind)k;
             return FM_OK;
         }
-    return fm_fail(FM_EUNSUPPORTED,
-                   "%s: kind '%.*s' is not supported; lora, dora, ia3, prefix, prompt are", a->what,
-                   (int)FM_MIN(len, (size_t)64), folder);
+    FM_TRY(fm_adapter_config_check(a->config, kind, a->what)); /* names the setting */
+    return fm_fail(FM_EUNSUPPORTED, "%s: kind '%s' is not supported", a->what, kind);
+}
+
+static fm_status read_config(fmi_binder *b, fmi_adapter *a, const char *path)
+{
+    const fm_entry *e = fm_tree_find(b->tree, path);
+    if (!e)
+        return fm_fail(FM_ENOTFOUND, "%s: adapter_config.json is missing", a->what);
+    fm_buf text;
+    fm_buf_init(&text, 16u << 20);
+    fm_status rc = fm_entry_read(&text, b->p, e);
+    FM_THEN(rc, fm_json_parse(&a->config, fm_buf_span(&text), a->what));
+    fm_buf_release(&text);
+    return rc;
 }
 
 /* Adapter n's entries are those under "adapters/<n>-"; all of one kind. */
@@ -62,26 +74,23 @@ static fm_status find_one(fmi_binder *b, uint32_t n, bool *there, size_t *seen)
     fmi_adapter *a = &b->adapter[n];
     b->adapters = n + 1;
     (void)snprintf(a->what, sizeof(a->what), "%.200s: adapter %u", b->what, n);
-    FM_TRY(find_kind(a, fm_tree_at(b->tree, begin)->path + strlen(prefix)));
-    const char *kind = kinds[a->kind];
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/tensors/", n, kind);
-    fm_tree_range(b->tree, prefix, &a->begin, &a->end);
-    (void)snprintf(prefix, sizeof(prefix), "adapters/%u-%s/adapter_config.json", n, kind);
-    const fm_entry *e = fm_tree_find(b->tree, prefix);
-    if (!e)
-        return fm_fail(FM_ENOTFOUND, "%s: adapter_config.json is missing", a->what);
-    fm_buf text;
-    fm_buf_init(&text, 16u << 20);
-    fm_status rc = fm_entry_read(&text, b->p, e);
-    FM_THEN(rc, fm_json_parse(&a->config, fm_buf_span(&text), a->what));
-    fm_buf_release(&text);
-    return rc == FM_OK ? check_config(b, a) : rc;
+    const char *folder = fm_tree_at(b->tree, begin)->path + strlen(prefix);
+    char kind[64], path[160];
+    (void)snprintf(kind, sizeof(kind), "%.*s", (int)FM_MIN(strcspn(folder, "/"), (size_t)48),
+                   folder);
+    (void)snprintf(path, sizeof(path), "adapters/%u-%s/tensors/", n, kind);
+    fm_tree_range(b->tree, path, &a->begin, &a->end);
+    (void)snprintf(path, sizeof(path), "adapters/%u-%s/adapter_config.json", n, kind);
+    FM_TRY(read_config(b, a, path));
+    FM_TRY(find_kind(a, kind));
+    return check_config(b, a);
 }
 
 typedef enum key_kind {
     KEY_UNKNOWN,
     KEY_A,
     KEY_B,
+    KEY_BIAS,
     KEY_EMBED_A,
     KEY_EMBED_B,
     KEY_MAGNITUDE,
@@ -108,6 +117,8 @@ static key_kind kind_of(const fmi_adapter *a, const char *key)
         return lora ? KEY_A : KEY_UNKNOWN;
     if (ends_with(key, ".lora_B.weight"))
         return lora ? KEY_B : KEY_UNKNOWN;
+    if (ends_with(key, ".lora_B.bias"))
+        return a->kind == FMI_LORA ? KEY_BIAS : KEY_UNKNOWN;
     if (ends_with(key, ".lora_embedding_A"))
         return a->kind == FMI_LORA ? KEY_EMBED_A : KEY_UNKNOWN;
     if (ends_with(key, ".lora_embedding_B"))
@@ -179,13 +190,15 @@ fm_status fmi_adapters_bind(fmi_binder *b, fm_hasher *digest)
 {
     static fm_status (*const bind[])(fmi_binder *, uint32_t, const fm_entry *, fm_hasher *) = {
         [KEY_A] = fmi_bind_lora,
+        [KEY_BIAS] = fmi_bind_lora_bias,
         [KEY_EMBED_A] = fmi_bind_embedding,
         [KEY_MAGNITUDE] = fmi_bind_magnitude,
         [KEY_IA3] = fmi_bind_ia3,
         [KEY_VIRTUAL] = fmi_bind_virtual,
         [KEY_REPLACES] = NULL,
     };
-    static const key_kind order[] = {KEY_A, KEY_EMBED_A, KEY_MAGNITUDE, KEY_IA3, KEY_VIRTUAL};
+    static const key_kind order[] = {KEY_A,         KEY_BIAS, KEY_EMBED_A,
+                                     KEY_MAGNITUDE, KEY_IA3,  KEY_VIRTUAL};
     for (uint32_t n = 0; n < b->adapters; n++) {
         const fmi_adapter *a = &b->adapter[n];
         size_t count[KEY_REPLACES + 1] = {0};

@@ -112,6 +112,87 @@ fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher
     return add_term(lin, &term);
 }
 
+/* Adds scale * the bias of adapter n's factors for this module to sum [out]. */
+static fm_status add_bias(fmi_binder *b, uint32_t n, const char *module, float *sum, uint32_t out)
+{
+    const fm_entry *e = NULL;
+    fm_lora_spec spec = {0};
+    float *x = NULL;
+    if (b->adapter[n].kind != FMI_LORA)
+        return FM_OK;
+    FM_TRY(part_of(&e, b, n, module, "lora_B.bias"));
+    if (!e)
+        return FM_OK;
+    if (e->shape.rank != 1 || e->shape.dim[0] != out)
+        return fm_fail(FM_EBASE, "%s: '%s': a lora_B bias of %u values is wanted",
+                       b->adapter[n].what, module, out);
+    FM_TRY(fm_lora_spec_of(&spec, b->adapter[n].config, module));
+    FM_TRY(fmi_read_floats(b, &x, e));
+    for (uint32_t i = 0; i < out; i++)
+        sum[i] += spec.scale * x[i];
+    fm_free(x);
+    return FM_OK;
+}
+
+static fm_status digest_entry(fm_hasher *h, const char *what, const char *module, const fm_entry *e)
+{
+    FM_TRY(fm_hasher_update(h, what, strlen(what) + 1));
+    FM_TRY(fm_hasher_update(h, module, strlen(module) + 1));
+    return fm_hasher_update(h, e->id.b, sizeof(e->id.b));
+}
+
+/* The module's own bias [out], and those of the adapters up to n; *sum is freed by fm_free. */
+static fm_status sum_biases(fmi_binder *b, uint32_t n, const char *module, const fm_linear *lin,
+                            uint32_t out, float **sum)
+{
+    char name[FM_MAX_NAME_BYTES + 16];
+    const fm_entry *own = NULL;
+    bool below = false; /* then lin->bias may be the sum of that adapter */
+    fm_status rc = FM_OK;
+    *sum = NULL;
+    (void)snprintf(name, sizeof(name), "%s.bias", module);
+    for (uint32_t k = 0; rc == FM_OK && k < n; k++) {
+        const fm_entry *other = NULL;
+        rc = part_of(&other, b, k, module, "lora_B.bias");
+        below = below || other;
+    }
+    if (rc == FM_OK && lin->bias)
+        rc = fmi_find_entry(b, &own, name);
+    if (rc == FM_ENOTFOUND && below) {
+        fm_error_clear();
+        rc = FM_OK;
+    }
+    if (rc == FM_OK && own) {
+        rc = fmi_read_floats(b, sum, own);
+    } else if (rc == FM_OK) {
+        *sum = fm_calloc(out, sizeof(float));
+        rc = *sum ? FM_OK : FM_ENOMEM;
+    }
+    for (uint32_t k = 0; rc == FM_OK && k <= n; k++)
+        rc = add_bias(b, k, module, *sum, out);
+    return rc;
+}
+
+/* PEFT's lora_bias: y += scale * bias. It is added to the module's own bias, where it has one. */
+fm_status fmi_bind_lora_bias(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest)
+{
+    char module[FM_MAX_NAME_BYTES + 1];
+    fm_linear *lin = NULL;
+    float *sum = NULL, *here = NULL;
+    FM_TRY(find_module(b, n, e, ".lora_B.bias", module, &lin));
+    FM_TRY(digest_entry(digest, "lora bias", module, e));
+    const uint32_t out = fmi_whole_out(b->m, lin);
+    const fmi_cut cut = fmi_cut_of_linear(b->m, lin);
+    if (cut.elsewhere || (cut.of_inputs && fm_comm_rank(b->m->engine->group) != 0))
+        return FM_OK; /* as the module's own bias (fmi_param_is_here) */
+    fm_status rc = sum_biases(b, n, module, lin, out, &sum);
+    FM_THEN(rc, fmi_cut_floats(&here, sum, &cut, out));
+    FM_THEN(rc, fmi_own(b->m, &lin->bias, here, lin->out));
+    fm_free(sum);
+    fm_free(here);
+    return rc;
+}
+
 /* PEFT's lora.Embedding: x += scale * A[:, id] B^T, A [r, vocab], B [hidden, r]. A is read by rows
  * of its transpose. */
 fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_hasher *digest)
@@ -144,13 +225,6 @@ fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_h
     FM_TRY(digest_term(digest, module, ea, eb, spec.scale));
     fm_lora_term term = {.a = ca->w, .b = cb->w, .r = spec.r, .scale = spec.scale, .adapter = n};
     return add_term(&b->m->embed, &term);
-}
-
-static fm_status digest_entry(fm_hasher *h, const char *what, const char *module, const fm_entry *e)
-{
-    FM_TRY(fm_hasher_update(h, what, strlen(what) + 1));
-    FM_TRY(fm_hasher_update(h, module, strlen(module) + 1));
-    return fm_hasher_update(h, e->id.b, sizeof(e->id.b));
 }
 
 /* ==== DoRA ==== */

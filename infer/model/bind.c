@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "infer/arch/table.h"
+#include "store/adapted.h"
 #include "store/base/mem.h"
 #include "store/scaled.h"
 
@@ -260,15 +261,22 @@ fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *
 {
     fm_plain *plain = NULL;
     fm_model *m = fm_calloc(1, sizeof(*m));
+    fm_adapted *adapted = NULL;
     fm_status rc = m ? fm_plain_open(&plain, tree, p, what) : FM_ENOMEM;
+    if (rc == FM_OK)
+        rc = fm_adapted_open(&adapted, fm_plain_tree(plain), fm_plain_provider(plain),
+                             FM_ADAPTED_RUN, FM_DTYPE_NONE, what);
     if (rc == FM_OK) {
-        fmi_binder b = {
-            .m = m, .tree = fm_plain_tree(plain), .p = fm_plain_provider(plain), .what = what};
+        fmi_binder b = {.m = m,
+                        .tree = fm_adapted_tree(adapted),
+                        .p = fm_adapted_provider(adapted),
+                        .what = what};
         rc = fm_map_new(&b.replaced);
         FM_THEN(rc, check_params(&b));
         fmi_adapters_release(&b);
         fm_map_free(b.replaced);
     }
+    fm_adapted_close(adapted);
     fm_plain_close(plain);
     fm_free(m);
     return rc;

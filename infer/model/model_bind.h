@@ -115,6 +115,8 @@ void fmi_adapters_release(fmi_binder *b);
 
 /* adapter_kinds.c: each binds what entry e of adapter n means and adds it to digest. */
 FM_CHECKED fm_status fmi_bind_lora(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest);
+FM_CHECKED fm_status fmi_bind_lora_bias(fmi_binder *b, uint32_t n, const fm_entry *e,
+                                        fm_hasher *digest);
 FM_CHECKED fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea,
                                         fm_hasher *digest);
 FM_CHECKED fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e,

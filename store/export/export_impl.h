@@ -5,7 +5,8 @@
 #ifndef FM_STORE_EXPORT_IMPL_H
 #define FM_STORE_EXPORT_IMPL_H
 
-#include "store/import/adapter_impl.h"
+#include "store/adapt/adapter_impl.h"
+#include "store/adapted.h"
 #include "store/base/os/io.h"
 #include "store/export_view.h"
 #include "store/formats/safetensors.h"
@@ -70,6 +71,7 @@ struct fm_view {
     const fm_tree *tree;
     const fm_provider *p;
     fm_plain *plain;
+    fm_adapted *adapted;
     exp_plan plan;
     exp_file *file;
     size_t count, cap;

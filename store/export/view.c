@@ -141,7 +141,8 @@ static void sort_files(fm_view *v)
 }
 
 /* Weights with scales become plain first where weights change their type or an adapter is merged: a
- * changed weight no longer fits its scale. GGUF has no such scales. */
+ * changed weight no longer fits its scale. GGUF has no such scales. Adapters become part of the
+ * weights, but for plain low-rank terms, which the plan has. */
 static fm_status make_plain(fm_view *v, const fm_view_opts *opts)
 {
     size_t begin, end;
@@ -154,6 +155,10 @@ static fm_status make_plain(fm_view *v, const fm_view_opts *opts)
     FM_TRY(fm_plain_open(&v->plain, v->tree, v->p, "export"));
     v->tree = fm_plain_tree(v->plain);
     v->p = fm_plain_provider(v->plain);
+    const fm_dtype dtype = opts->dtype == FM_Q8_0 ? FM_F32 : opts->dtype;
+    FM_TRY(fm_adapted_open(&v->adapted, v->tree, v->p, FM_ADAPTED_MERGE, dtype, "export"));
+    v->tree = fm_adapted_tree(v->adapted);
+    v->p = fm_adapted_provider(v->adapted);
     return FM_OK;
 }
 
@@ -215,6 +220,7 @@ void exp_view_release(fm_view *v)
     fm_free(v->file);
     fm_free(v->segment);
     exp_plan_free(&v->plan);
+    fm_adapted_close(v->adapted);
     fm_plain_close(v->plain);
 }
 

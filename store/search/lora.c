@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "store/import/adapter_impl.h"
+#include "store/adapt/adapter_impl.h"
 #include "store/base/mem.h"
 #include "store/search/search_impl.h"
 

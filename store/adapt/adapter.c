@@ -2,7 +2,7 @@
  *
  * A PEFT key is "base_model.model." + module + ".lora_A.weight" and the like; a key without such an
  * ending is a whole parameter (modules_to_save, biases) that replaces the base's. */
-#include "store/import/adapter_impl.h"
+#include "store/adapt/adapt_impl.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -66,7 +66,7 @@ void adp_parse_key(adp_key *out, const char *name)
             out->role = map[i].role;
             return;
         }
-    if (strstr(out->module, ".lora_"))
+    if (strstr(out->module, ".lora_") || strstr(out->module, ".trainable_tokens_delta"))
         out->role = ADP_OTHER;
     else
         unwrap(out->module);
@@ -89,6 +89,13 @@ fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char 
      * other names, and a base model's files have none. */
     static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.",
                                          ""};
+    static const char *const tied[] = {"model.embed_tokens.weight",
+                                       "transformer.wte.weight",
+                                       "wte.weight",
+                                       "model.language_model.embed_tokens.weight",
+                                       "language_model.model.embed_tokens.weight",
+                                       "model.decoder.embed_tokens.weight",
+                                       "embed_tokens.weight"};
     char other[FM_MAX_NAME_BYTES + 32];
     size_t own = 0;
 
@@ -99,8 +106,8 @@ fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char 
         (void)snprintf(other, sizeof other, "%s%s", prefix[i], name + strlen(prefix[own]));
         FM_TRY(tensor_named(out, tree, other));
     }
-    if (!*out && strcmp(name, "lm_head.weight") == 0)
-        *out = fm_tree_find(tree, "tensors/model/embed_tokens.weight");
+    for (size_t i = 0; !*out && strcmp(name, "lm_head.weight") == 0 && i < FM_ARRAY_LEN(tied); i++)
+        FM_TRY(tensor_named(out, tree, tied[i]));
     return FM_OK;
 }
 
@@ -239,7 +246,9 @@ fm_status fm_lora_spec_of(fm_lora_spec *out, const fm_json *config, const char *
     if (rc < 0)
         return rc;
     r = fm_json_int(rank ? rank : fm_json_get(config, "r"), 0);
-    a = fm_json_real(alpha ? alpha : fm_json_get(config, "lora_alpha"), NAN);
+    if (!alpha && !(alpha = fm_json_get(config, "lora_alpha")))
+        alpha = fm_json_get(config, "alpha"); /* of LoHa and LoKr */
+    a = fm_json_real(alpha, NAN);
     if (r < 1 || r > (int64_t)FM_MAX_LORA_RANK)
         return fm_fail(FM_EINVAL, "adapter_config.json: field 'r' of module '%s' must be 1 to %u",
                        module, FM_MAX_LORA_RANK);
@@ -368,6 +377,8 @@ static fm_status check_fit(const fm_tree *parent, const fm_tree *adapter, const 
         return FM_OK;
     }
     FM_TRY(rc);
+    if (!adt_native(from->kind))
+        return FM_OK; /* adt_plan_make compares its tensors with their modules */
     fm_tree_range(adapter, from->dir, &begin, &end);
     FM_TRY(check_patterns(config, end - begin));
     for (size_t i = begin; i < end; i++) {
@@ -435,6 +446,30 @@ static fm_status apply(fm_tree *tree, const fm_tree *adapter, const adp_place *f
     return replace_source(tree, adapter, to);
 }
 
+/* Compares what the adapter, the last of the tree, changes with the parent's weights. One that is
+ * not computed here on such a parent is kept. */
+static fm_status check_steps(const fm_tree *tree, size_t first, fm_buf *warning)
+{
+    adt_plan plan;
+    fm_status rc = adt_plan_make(&plan, tree, NULL, first);
+    adt_plan_free(&plan);
+    if (rc != FM_EUNSUPPORTED)
+        return rc;
+    if (warning)
+        fm_buf_printf(warning, "%skept, not run: %s", warning->len ? "; " : "", fm_error_text());
+    fm_error_clear();
+    return warning ? fm_buf_ok(warning) : FM_OK;
+}
+
+/* A config that is too long to lie in a tree cannot be read here; what runs the adapter checks. */
+static bool config_is_long(const fm_tree *adapter, const adp_place *from)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/adapter_config.json", from->dir);
+    const fm_entry *e = fm_tree_find(adapter, path);
+    return e && e->kind == FM_ENTRY_BLOB;
+}
+
 /* shapes: the parent's tree with plain weights. */
 static fm_status apply_by(fm_tree **out, const fm_tree *parent, const fm_tree *shapes,
                           const fm_tree *adapter, const char *base_name, fm_buf *warning)
@@ -442,7 +477,7 @@ static fm_status apply_by(fm_tree **out, const fm_tree *parent, const fm_tree *s
     adp_place *from = NULL, *there = NULL;
     size_t from_count = 0, there_count = 0;
     fm_json *config = NULL;
-    fm_tree *tree = NULL;
+    fm_tree *tree = NULL, *seen = NULL; /* seen: with plain weights */
     fm_status rc = adp_list(&from, &from_count, adapter);
 
     *out = NULL;
@@ -452,12 +487,20 @@ static fm_status apply_by(fm_tree **out, const fm_tree *parent, const fm_tree *s
     FM_THEN(rc, adp_list(&there, &there_count, parent));
     if (rc == FM_OK && there_count >= FM_MAX_ADAPTERS)
         rc = fm_fail(FM_ELIMIT, "the parent already holds %zu adapters", there_count);
-    FM_THEN(rc, adp_config(&config, adapter, NULL, &from[0]));
-    FM_THEN(rc, check_fit(shapes, adapter, &from[0], config));
-    FM_THEN(rc, warn_base(warning, config, base_name));
+    const bool shown = rc == FM_OK && !config_is_long(adapter, &from[0]);
+    if (shown) {
+        rc = adp_config(&config, adapter, NULL, &from[0]);
+        FM_THEN(rc, check_fit(shapes, adapter, &from[0], config));
+        FM_THEN(rc, warn_base(warning, config, base_name));
+    }
+    const uint32_t number = rc == FM_OK && there_count > 0 ? there[there_count - 1].number + 1 : 0;
     FM_THEN(rc, fm_tree_copy(&tree, parent));
-    FM_THEN(rc, apply(tree, adapter, &from[0],
-                      there_count > 0 ? there[there_count - 1].number + 1 : 0));
+    FM_THEN(rc, apply(tree, adapter, &from[0], number));
+    FM_THEN(rc, fm_tree_copy(&seen, shapes));
+    FM_THEN(rc, apply(seen, adapter, &from[0], number));
+    if (rc == FM_OK && shown)
+        rc = check_steps(seen, there_count, warning);
+    fm_tree_free(seen);
     fm_json_free(config);
     fm_free(there);
     fm_free(from);

@@ -1,0 +1,698 @@
+/* adapted.c - see adapted.h: which steps are folded into weights, the view's tree, and its bytes. */
+#include "store/adapted.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "store/adapt/adapt_impl.h"
+#include "store/base/mem.h"
+
+/* What an entry of the view is made of: a weight with its folded steps, a factor of a step, or a
+ * text. */
+typedef struct made {
+    const adt_weight *weight;
+    const adt_step *factor; /* NULL: the weight */
+    bool b;
+    fm_dtype dtype;
+    fm_shape shape;
+    fm_buf text; /* not empty: a config, which is too long to lie in a tree */
+} made;
+
+struct fm_adapted {
+    const fm_tree *tree; /* the view: own, or the tree that was given */
+    fm_tree *own;
+    const fm_provider *behind;
+    fm_provider p;
+    fm_adapted_use use;
+    fm_dtype dtype;
+    adt_plan plan;
+    fm_map *by_id;   /* id in own -> made * */
+    fm_map *dropped; /* paths of tensors that are part of weights now */
+    made **made;
+    size_t count, cap;
+    pthread_mutex_t lock; /* guards what follows: the entry that was last read in parts */
+    fm_digest last;
+    uint8_t *last_bytes;
+};
+
+/* ==== what is folded ==== */
+
+static bool folds(const fm_adapted *v, const adt_step *s)
+{
+    if (s->op->flags & (v->use == FM_ADAPTED_RUN ? ADT_RUN : ADT_MERGE))
+        return true;
+    /* an export merges plain low-rank terms itself, which a recipe of the store can name */
+    return v->use == FM_ADAPTED_MERGE && s->op->apply == adt_lora &&
+           (s->turned || s->part[2] || s->part[3]);
+}
+
+static adt_weight *bias_beside(fm_adapted *v, const adt_weight *w, const adt_step *s)
+{
+    for (size_t i = 0; i < v->plan.count; i++)
+        for (size_t k = 0; k < v->plan.weight[i].count; k++) {
+            const adt_step *other = &v->plan.weight[i].step[k];
+            if (&v->plan.weight[i] != w && other->place == s->place &&
+                strcmp(other->of, ".bias") == 0 && strcmp(other->module, s->module) == 0)
+                return &v->plan.weight[i];
+        }
+    return NULL;
+}
+
+/* A step that is folded into a weight is folded into the bias that it changes too. */
+static void fold_bias(fm_adapted *v, const adt_weight *w)
+{
+    for (size_t i = 0; i < w->folded; i++) {
+        adt_weight *bias = bias_beside(v, w, &w->step[i]);
+        for (size_t k = 0; bias && k < bias->count; k++)
+            if (bias->step[k].place == w->step[i].place)
+                bias->folded = FM_MAX(bias->folded, k + 1);
+    }
+}
+
+/* An IA3 scales a bias that is there; a bias that a LoRA adds needs one to be added to. */
+static fm_status check_folded(const adt_weight *w)
+{
+    if (w->folded && w->base && !fm_dtype_get(w->base->dtype)->is_float)
+        return fm_fail(FM_EUNSUPPORTED, "tensor '%s' is %s, which no adapter can change", w->name,
+                       fm_dtype_get(w->base->dtype)->name);
+    for (size_t i = 0; !w->base && i < w->folded; i++)
+        if (w->step[i].op == &adt_op_bias_add)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "adapter module '%s' has a lora_bias and the model's module has no "
+                           "bias: it cannot be merged",
+                           w->step[i].module);
+    return FM_OK;
+}
+
+static fm_status choose(fm_adapted *v)
+{
+    for (size_t i = 0; i < v->plan.count; i++) {
+        adt_weight *w = &v->plan.weight[i];
+        for (size_t k = 0; k < w->count; k++)
+            if (folds(v, &w->step[k])) {
+                w->folded = k + 1;
+                w->beside = w->beside || w->step[k].op->flags & ADT_SAVE;
+            }
+    }
+    for (size_t i = 0; i < v->plan.count; i++) {
+        adt_weight *w = &v->plan.weight[i];
+        for (size_t k = 0; k < w->folded; k++)
+            if (w->step[k].op->flags & ADT_TERM)
+                FM_TRY(adt_fit(&v->plan, w, &w->step[k]));
+        fold_bias(v, w);
+    }
+    for (size_t i = 0; i < v->plan.count; i++)
+        FM_TRY(check_folded(&v->plan.weight[i]));
+    return FM_OK;
+}
+
+static bool ranks(const fm_adapted *v, const adt_weight *w, size_t step)
+{
+    return v->use == FM_ADAPTED_RUN && step >= w->folded && w->step[step].op->flags & ADT_RANK;
+}
+
+/* Whether the place looks in the view as it does in the tree. */
+static bool stays(const fm_adapted *v, size_t place)
+{
+    if (!v->plan.config[place]) /* it is kept and not computed */
+        return true;
+    for (size_t i = 0; i < v->plan.count; i++)
+        for (size_t k = 0; k < v->plan.weight[i].folded; k++)
+            if (v->plan.weight[i].step[k].place == place)
+                return false;
+    return adt_native(v->plan.place[place].kind);
+}
+
+/* ==== ids ==== */
+
+static fm_status hash_step(fm_hasher *h, const adt_step *s)
+{
+    const uint8_t turned = s->turned;
+
+    FM_TRY(fm_hasher_update(h, s->op->name, strlen(s->op->name) + 1));
+    FM_TRY(fm_hasher_update(h, &turned, 1));
+    for (size_t i = 0; i < ADT_PARTS; i++) {
+        const uint8_t there = s->part[i] != NULL;
+        FM_TRY(fm_hasher_update(h, &there, 1));
+        if (there)
+            FM_TRY(fm_hasher_update(h, s->part[i]->id.b, sizeof s->part[i]->id.b));
+    }
+    for (size_t i = 0; i < ADT_NUMS + s->index_count; i++) {
+        uint64_t bits = 0;
+        uint8_t le[8];
+        if (i < ADT_NUMS)
+            memcpy(&bits, &s->num[i], sizeof bits);
+        else
+            bits = (uint64_t)s->index[i - ADT_NUMS];
+        fm_put_u64(le, bits);
+        FM_TRY(fm_hasher_update(h, le, sizeof le));
+    }
+    return FM_OK;
+}
+
+static fm_status id_of(fm_digest *out, const made *m)
+{
+    fm_hasher *h = NULL;
+    char text[96];
+    const int n = snprintf(text, sizeof text, "fmstore adapted weight 1\n%s %d %d\n",
+                           fm_dtype_get(m->dtype)->name, m->factor != NULL, m->b);
+    fm_status rc = fm_hasher_new(&h);
+    FM_THEN(rc, fm_hasher_update(h, text, (size_t)n));
+    if (m->factor) { /* a factor is one of a shape */
+        FM_THEN(rc, fm_hasher_update(h, m->shape.dim, 2 * sizeof m->shape.dim[0]));
+        FM_THEN(rc, hash_step(h, m->factor));
+    } else {
+        FM_THEN(rc, fm_hasher_update(h, m->weight->base->id.b, sizeof m->weight->base->id.b));
+        for (size_t i = 0; rc == FM_OK && i < m->weight->folded; i++)
+            rc = hash_step(h, &m->weight->step[i]);
+    }
+    FM_THEN(rc, fm_hasher_final(h, out));
+    fm_hasher_free(h);
+    return rc;
+}
+
+/* ==== the tree ==== */
+
+/* Keeps m, whose text it takes, as what gives the bytes of id. */
+static fm_status keep(fm_adapted *v, const fm_digest *id, made *m)
+{
+    FM_TRY(fm_grow(&v->made, &v->cap, v->count + 1, sizeof *v->made));
+    made *own = fm_malloc(sizeof *own);
+    if (!own)
+        return FM_ENOMEM;
+    *own = *m;
+    fm_buf_init(&m->text, 0);
+    v->made[v->count++] = own;
+    return fm_map_put(v->by_id, id->b, sizeof id->b, own, NULL);
+}
+
+static fm_status put_made(fm_adapted *v, const char *prefix, const char *name, const made *m)
+{
+    made own = *m;
+    fm_buf path;
+    fm_digest id;
+
+    fm_buf_init(&own.text, 0);
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = id_of(&id, m);
+    FM_THEN(rc, fm_tensor_path(&path, prefix, name));
+    FM_THEN(rc, fm_tree_put_tensor(v->own, fm_buf_cstr(&path), name, m->dtype, &m->shape, &id));
+    FM_THEN(rc, keep(v, &id, &own));
+    fm_buf_release(&path);
+    return rc;
+}
+
+/* The kind under which what is left of a place stands in the view. */
+static const char *kind_left(const fm_adapted *v, size_t place)
+{
+    const char *kind = v->plan.place[place].kind;
+    if (strcmp(kind, "p_tuning") == 0)
+        return "prompt";
+    return v->use == FM_ADAPTED_RUN && adt_native(kind) ? kind : "lora";
+}
+
+/* "adapters/2-lora/tensors" */
+static void room_of(char *out, size_t bytes, const fm_adapted *v, size_t place)
+{
+    (void)snprintf(out, bytes, "adapters/%u-%s/tensors", (unsigned)v->plan.place[place].number,
+                   kind_left(v, place));
+}
+
+/* The type of a changed weight: rows of tokens keep the base's, as PEFT's do; else see the use. */
+static fm_dtype dtype_of(const fm_adapted *v, const adt_weight *w)
+{
+    const fm_dtype_info *info = fm_dtype_get(w->base->dtype);
+    bool rows = true;
+
+    for (size_t i = 0; i < w->folded; i++)
+        rows = rows && w->step[i].op->apply == adt_tokens;
+    if (v->use == FM_ADAPTED_MERGE && v->dtype != FM_DTYPE_NONE)
+        return v->dtype;
+    return info->is_block || !info->is_float || !(rows || v->use == FM_ADAPTED_MERGE)
+               ? FM_F32
+               : w->base->dtype;
+}
+
+static fm_status put_weight(fm_adapted *v, const adt_weight *w)
+{
+    char room[96], name[FM_MAX_NAME_BYTES + 32];
+
+    if (w->folded == 0 || !w->base)
+        return FM_OK;
+    const made m = {.weight = w, .dtype = dtype_of(v, w), .shape = w->base->shape};
+    room_of(room, sizeof room, v, w->step[w->folded - 1].place);
+    (void)snprintf(name, sizeof name, "%s%s", w->beside ? "base_model.model." : "", w->name);
+    return put_made(v, w->beside ? room : "tensors", name, &m);
+}
+
+static fm_status put_factors(fm_adapted *v, const adt_weight *w, const adt_step *s)
+{
+    char room[96], name[FM_MAX_NAME_BYTES + 48];
+    const fm_shape *have = &w->base->shape;
+    const uint64_t r = (uint64_t)s->num[0];
+
+    if (r == 0)
+        return FM_OK;
+    room_of(room, sizeof room, v, s->place);
+    for (int b = 0; b < 2; b++) {
+        made m = {.weight = w, .factor = s, .b = b, .dtype = FM_F32, .shape = {2, {0}}};
+        m.shape.dim[0] = b ? have->dim[s->turned ? 1 : 0] : r;
+        m.shape.dim[1] = b ? r : have->dim[s->turned ? 0 : 1];
+        (void)snprintf(name, sizeof name, "base_model.model.%s.lora_%c.weight", s->module,
+                       b ? 'B' : 'A');
+        FM_TRY(put_made(v, room, name, &m));
+    }
+    return FM_OK;
+}
+
+static fm_status drop_parts(fm_adapted *v, const adt_step *s)
+{
+    for (size_t i = 0; i < ADT_PARTS; i++)
+        if (s->part[i])
+            FM_TRY(fm_map_put(v->dropped, s->part[i]->path, strlen(s->part[i]->path), v, NULL));
+    return FM_OK;
+}
+
+/* ==== configs ==== */
+
+/* A module's own rank: what adapter_config.json's patterns are for. */
+static fm_status set_ranks(fm_json *config, const fm_adapted *v, size_t place)
+{
+    fm_json *rank = fm_json_new_object(), *alpha = fm_json_new_object();
+    fm_status rc = rank && alpha ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; i < v->plan.count; i++)
+        for (size_t k = 0; k < v->plan.weight[i].count; k++) {
+            const adt_step *s = &v->plan.weight[i].step[k];
+            if (s->place != place || !ranks(v, &v->plan.weight[i], k))
+                continue;
+            FM_THEN(rc, fm_json_set(rank, s->module, fm_json_new_int((int64_t)s->num[0])));
+            FM_THEN(rc, fm_json_set(alpha, s->module, fm_json_new_int((int64_t)s->num[0])));
+        }
+    FM_THEN(rc, fm_json_set(config, "rank_pattern", fm_json_ref(rank)));
+    FM_THEN(rc, fm_json_set(config, "alpha_pattern", fm_json_ref(alpha)));
+    fm_json_free(rank);
+    fm_json_free(alpha);
+    return rc;
+}
+
+static fm_status copy_fields(fm_json *to, const fm_json *from, const char *const *field, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (fm_json_get(from, field[i]))
+            FM_TRY(fm_json_set(to, field[i], fm_json_ref(fm_json_get(from, field[i]))));
+    return FM_OK;
+}
+
+static fm_status config_left(fm_json **out, const fm_adapted *v, size_t place)
+{
+    static const char *const virtual[] = {"num_virtual_tokens", "num_transformer_submodules",
+                                          "num_layers", "num_attention_heads", "token_dim"};
+    static const char *const tying[] = {"ensure_weight_tying", "modules_to_save", "fan_in_fan_out"};
+    const fm_json *config = v->plan.config[place];
+    const char *kind = kind_left(v, place);
+    const bool own = strcmp(kind, v->plan.place[place].kind) == 0;
+    fm_status rc = FM_OK;
+
+    *out = own ? fm_json_copy(config) : fm_json_new_object();
+    if (!*out)
+        return FM_ENOMEM;
+    if (own) { /* a LoRA whose rows of tokens or start are part of weights now */
+        FM_THEN(rc, fm_json_set(*out, "trainable_token_indices", fm_json_new_null()));
+        FM_THEN(rc, fm_json_set(*out, "init_lora_weights", fm_json_new_bool(true)));
+        if (v->use == FM_ADAPTED_MERGE) /* such factors are all part of weights now */
+            FM_THEN(rc, fm_json_set(*out, "fan_in_fan_out", fm_json_new_bool(false)));
+    } else if (strcmp(kind, "prompt") == 0) {
+        FM_THEN(rc, fm_json_set(*out, "peft_type", fm_json_new_str("PROMPT_TUNING")));
+        FM_THEN(rc, copy_fields(*out, config, virtual, FM_ARRAY_LEN(virtual)));
+    } else {
+        FM_THEN(rc, fm_json_set(*out, "peft_type", fm_json_new_str("LORA")));
+        FM_THEN(rc, fm_json_set(*out, "r", fm_json_new_int(1)));
+        FM_THEN(rc, fm_json_set(*out, "lora_alpha", fm_json_new_int(1)));
+        FM_THEN(rc, copy_fields(*out, config, tying, v->use == FM_ADAPTED_RUN ? 3 : 2));
+        FM_THEN(rc, set_ranks(*out, v, place));
+    }
+    return rc;
+}
+
+static fm_status put_config(fm_adapted *v, size_t place)
+{
+    char path[96];
+    fm_json *config = NULL;
+    made m = {.weight = NULL};
+    fm_digest id;
+
+    fm_buf_init(&m.text, 0);
+    (void)snprintf(path, sizeof path, "adapters/%u-%s/adapter_config.json",
+                   (unsigned)v->plan.place[place].number, kind_left(v, place));
+    fm_status rc = config_left(&config, v, place);
+    FM_THEN(rc, fm_json_write(&m.text, config, FM_JSON_COMPACT));
+    FM_THEN(rc, fm_buf_ok(&m.text));
+    if (rc == FM_OK && m.text.len <= FM_INLINE_MAX_BYTES) {
+        rc = fm_tree_put_file(v->own, path, fm_buf_span(&m.text));
+    } else if (rc == FM_OK) {
+        rc = fm_blob_id(&id, fm_buf_span(&m.text), NULL);
+        FM_THEN(rc, fm_tree_put_blob(v->own, path, &id, m.text.len));
+        FM_THEN(rc, keep(v, &id, &m));
+    }
+    fm_buf_release(&m.text);
+    fm_json_free(config);
+    return rc;
+}
+
+/* ==== making the view ==== */
+
+/* A tensor that is left of a place keeps its name, but for what wraps a norm that was tuned. */
+static fm_status put_left(fm_adapted *v, size_t place, const fm_entry *e)
+{
+    static const char wrap[] = ".ln_tuning_layers";
+    char room[96], name[FM_MAX_NAME_BYTES + 1];
+    fm_buf path;
+
+    size_t part = 0;
+    const adt_op *op =
+        e->kind == FM_ENTRY_TENSOR ? adt_op_of(v->plan.place[place].kind, e->name, &part) : NULL;
+    if (e->kind != FM_ENTRY_TENSOR || fm_map_has(v->dropped, e->path, strlen(e->path)) ||
+        (op && !(op->flags & ADT_TERM)))
+        return FM_OK;
+    (void)snprintf(name, sizeof name, "%s", e->name);
+    char *p = strstr(name, wrap);
+    if (p)
+        memmove(p, p + sizeof wrap - 1, strlen(p + sizeof wrap - 1) + 1);
+    room_of(room, sizeof room, v, place);
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, room, name);
+    FM_THEN(rc, fm_tree_put_tensor(v->own, fm_buf_cstr(&path), name, e->dtype, &e->shape, &e->id));
+    fm_buf_release(&path);
+    return rc;
+}
+
+static fm_status put_place(fm_adapted *v, const fm_tree *tree, size_t place)
+{
+    char prefix[96];
+    size_t begin, end;
+
+    (void)snprintf(prefix, sizeof prefix, "%s/", v->plan.place[place].dir);
+    fm_tree_range(tree, prefix, &begin, &end);
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(fm_tree_remove(v->own, fm_tree_at(tree, i)->path));
+    for (size_t i = begin; i < end; i++)
+        FM_TRY(put_left(v, place, fm_tree_at(tree, i)));
+    return put_config(v, place);
+}
+
+static fm_status put_all(fm_adapted *v, const fm_tree *tree)
+{
+    FM_TRY(fm_tree_copy(&v->own, tree));
+    for (size_t i = 0; i < v->plan.count; i++)
+        for (size_t k = 0; k < v->plan.weight[i].count; k++)
+            if (k < v->plan.weight[i].folded || ranks(v, &v->plan.weight[i], k))
+                FM_TRY(drop_parts(v, &v->plan.weight[i].step[k]));
+    for (size_t i = 0; i < v->plan.places; i++)
+        if (!stays(v, i))
+            FM_TRY(put_place(v, tree, i));
+    for (size_t i = 0; i < v->plan.count; i++) {
+        const adt_weight *w = &v->plan.weight[i];
+        FM_TRY(put_weight(v, w));
+        for (size_t k = 0; k < w->count; k++)
+            if (ranks(v, w, k))
+                FM_TRY(put_factors(v, w, &w->step[k]));
+    }
+    return FM_OK;
+}
+
+/* ==== reading ==== */
+
+/* Elements as floats; whole numbers (indices) as they are, if float32 holds them. */
+static fm_status read_part(float **out, const fm_adapted *v, const fm_entry *e)
+{
+    uint64_t n = 0;
+    FM_TRY(fm_shape_elems(&n, &e->shape));
+    uint8_t *raw = fm_aligned_alloc(64, (size_t)FM_MAX(e->bytes, (uint64_t)1));
+    float *x = *out = fm_malloc((size_t)FM_MAX(n, (uint64_t)1) * sizeof *x);
+    fm_status rc = raw && x ? v->behind->read(v->behind->ctx, e, raw) : FM_ENOMEM;
+
+    for (uint64_t i = 0; rc == FM_OK && i < n; i++) {
+        if (e->dtype == FM_U8)
+            x[i] = (float)raw[i];
+        else if (e->dtype == FM_I16)
+            x[i] = (float)(int16_t)fm_get_u16(raw + 2 * i);
+        else if (e->dtype == FM_I32)
+            x[i] = (float)(int32_t)fm_get_u32(raw + 4 * i);
+        else if (e->dtype == FM_I64)
+            x[i] = (float)(int64_t)fm_get_u64(raw + 8 * i);
+        else
+            break;
+        if (!(x[i] >= -16777216.0f && x[i] <= 16777216.0f))
+            rc = fm_fail(FM_EUNSUPPORTED, "adapter tensor '%s': an index beyond 2^24", e->name);
+    }
+    if (rc == FM_OK && fm_dtype_get(e->dtype)->is_float)
+        rc = fm_to_f32(x, e->dtype, raw, n);
+    fm_free(raw);
+    return rc;
+}
+
+static fm_status with_parts(const fm_adapted *v, adt_work *w,
+                            fm_status (*then)(adt_work *w, void *ctx), void *ctx)
+{
+    fm_status rc = FM_OK;
+
+    for (size_t i = 0; rc == FM_OK && i < ADT_PARTS; i++)
+        if (w->step->part[i])
+            rc = read_part(&w->part[i], v, w->step->part[i]);
+    FM_THEN(rc, then(w, ctx));
+    for (size_t i = 0; i < ADT_PARTS; i++) {
+        fm_free(w->part[i]);
+        w->part[i] = NULL;
+    }
+    return rc;
+}
+
+static fm_status apply(adt_work *w, void *ctx)
+{
+    (void)ctx;
+    return w->step->op->apply(w);
+}
+
+typedef struct factor {
+    float *dst;
+    bool b;
+} factor;
+
+static fm_status make_factor(adt_work *w, void *ctx)
+{
+    const factor *f = ctx;
+    return w->step->op->factor(f->dst, w, f->b);
+}
+
+/* w [rows, cols] becomes its transpose. */
+static fm_status turn(float *w, uint64_t rows, uint64_t cols)
+{
+    float *t = fm_malloc((size_t)(rows * cols) * sizeof *t);
+    if (!t)
+        return FM_ENOMEM;
+    for (uint64_t i = 0; i < rows; i++)
+        for (uint64_t k = 0; k < cols; k++)
+            t[k * rows + i] = w[i * cols + k];
+    memcpy(w, t, (size_t)(rows * cols) * sizeof *t);
+    fm_free(t);
+    return FM_OK;
+}
+
+/* Rounds to the base's 16-bit type, as PEFT does where a start takes a part out of the weight. */
+static fm_status round_to(float *w, uint64_t n, fm_dtype dtype)
+{
+    uint8_t pair[2];
+
+    for (uint64_t i = 0; (dtype == FM_BF16 || dtype == FM_F16) && i < n; i++) {
+        FM_TRY(fm_from_f32(pair, dtype, &w[i], 1));
+        FM_TRY(fm_to_f32(&w[i], dtype, pair, 1));
+    }
+    return FM_OK;
+}
+
+static fm_status apply_step(const fm_adapted *v, const adt_weight *weight, const adt_step *s,
+                            float *w)
+{
+    const fm_shape *have = &weight->base->shape;
+    const uint64_t rows = have->dim[0], cols = have->rank > 1 ? have->dim[1] : 1;
+    adt_work work = {
+        .step = s, .w = w, .out = s->turned ? cols : rows, .in = s->turned ? rows : cols};
+    fm_status rc = s->turned ? turn(w, rows, cols) : FM_OK;
+
+    FM_THEN(rc, with_parts(v, &work, apply, NULL));
+    if (rc == FM_OK && s->turned)
+        rc = turn(w, cols, rows);
+    if (rc == FM_OK && s->op->flags & ADT_ROUND)
+        rc = round_to(w, rows * cols, weight->base->dtype);
+    return rc;
+}
+
+/* *out: the changed weight in float32. What is whole among the folded steps is where it starts. */
+static fm_status make_weight(float **out, const fm_adapted *v, const adt_weight *w)
+{
+    const fm_entry *base = w->base;
+    size_t first = 0;
+
+    for (size_t i = 0; i < w->folded; i++)
+        if (w->step[i].op->flags & ADT_WHOLE) {
+            base = w->step[i].part[0];
+            first = i + 1;
+        }
+    fm_status rc = read_part(out, v, base);
+    for (size_t i = first; rc == FM_OK && i < w->folded; i++)
+        rc = apply_step(v, w, &w->step[i], *out);
+    return rc;
+}
+
+static fm_status make(const fm_adapted *v, const made *m, void *dst)
+{
+    uint64_t n = 0;
+    float *x = NULL;
+    fm_status rc = fm_shape_elems(&n, &m->shape);
+
+    if (m->text.len > 0) {
+        memcpy(dst, m->text.data, m->text.len);
+        return FM_OK;
+    }
+    if (rc == FM_OK && m->factor) {
+        const fm_shape *have = &m->weight->base->shape;
+        const bool turned = m->factor->turned;
+        adt_work work = {
+            .step = m->factor, .out = have->dim[turned ? 1 : 0], .in = have->dim[turned ? 0 : 1]};
+        x = fm_malloc((size_t)n * sizeof *x);
+        rc = x ? with_parts(v, &work, make_factor, &(factor){x, m->b}) : FM_ENOMEM;
+    } else if (rc == FM_OK) {
+        rc = make_weight(&x, v, m->weight);
+    }
+    FM_THEN(rc, fm_from_f32(dst, m->dtype, x, n));
+    fm_free(x);
+    return rc;
+}
+
+static const made *made_of(const fm_adapted *v, const fm_entry *e)
+{
+    return e->kind != FM_ENTRY_FILE ? fm_map_get(v->by_id, e->id.b, sizeof e->id.b) : NULL;
+}
+
+static fm_status adapted_read(void *ctx, const fm_entry *e, void *dst)
+{
+    const fm_adapted *v = ctx;
+    const made *m = made_of(v, e);
+    return m ? make(v, m, dst) : v->behind->read(v->behind->ctx, e, dst);
+}
+
+/* Parts of one weight come one after another: it is made once and kept until another is read. */
+static fm_status adapted_range(void *ctx, const fm_entry *e, uint64_t offset, uint64_t bytes,
+                               void *dst, unsigned flags)
+{
+    fm_adapted *v = ctx;
+    const made *m = made_of(v, e);
+    fm_status rc = FM_OK;
+
+    if (!m)
+        return fm_entry_read_range(v->behind, e, offset, bytes, dst, flags);
+    if (offset > e->bytes || bytes > e->bytes - offset)
+        return fm_fail(FM_EINVAL, "tensor '%s': bytes beyond its end", e->name);
+    (void)pthread_mutex_lock(&v->lock);
+    if (!v->last_bytes || !fm_digest_eq(&v->last, &e->id)) {
+        fm_free(v->last_bytes);
+        v->last = e->id;
+        v->last_bytes = fm_malloc((size_t)e->bytes);
+        rc = v->last_bytes ? make(v, m, v->last_bytes) : FM_ENOMEM;
+    }
+    if (rc == FM_OK) {
+        memcpy(dst, v->last_bytes + offset, (size_t)bytes);
+    } else {
+        fm_free(v->last_bytes);
+        v->last_bytes = NULL;
+    }
+    (void)pthread_mutex_unlock(&v->lock);
+    return rc;
+}
+
+static fm_status adapted_view(void *ctx, const fm_entry *e, fm_span *out)
+{
+    const fm_adapted *v = ctx;
+    *out = (fm_span){0};
+    return made_of(v, e) || !v->behind->view ? FM_OK : v->behind->view(v->behind->ctx, e, out);
+}
+
+static fm_status adapted_place(void *ctx, const fm_entry *e, fm_file_part *out)
+{
+    const fm_adapted *v = ctx;
+    *out = (fm_file_part){0};
+    return made_of(v, e) || !v->behind->place ? FM_OK : v->behind->place(v->behind->ctx, e, out);
+}
+
+/* ==== life ==== */
+
+static bool changes(const fm_adapted *v)
+{
+    for (size_t i = 0; i < v->plan.places; i++)
+        if (!stays(v, i))
+            return true;
+    return false;
+}
+
+fm_status fm_adapted_open(fm_adapted **out, const fm_tree *tree, const fm_provider *p,
+                          fm_adapted_use use, fm_dtype dtype, const char *what)
+{
+    fm_adapted *v = fm_calloc(1, sizeof *v);
+
+    *out = NULL;
+    if (!v)
+        return FM_ENOMEM;
+    *v = (fm_adapted){.tree = tree, .behind = p, .p = *p, .use = use, .dtype = dtype};
+    (void)pthread_mutex_init(&v->lock, NULL);
+    fm_status rc = adt_plan_make(&v->plan, tree, p, 0);
+    FM_THEN(rc, choose(v));
+    if (rc < 0)
+        rc = fm_error_prefix(rc, "%s", what);
+    if (rc == FM_OK && changes(v)) {
+        rc = fm_map_new(&v->by_id);
+        FM_THEN(rc, fm_map_new(&v->dropped));
+        FM_THEN(rc, put_all(v, tree));
+        v->tree = v->own;
+        v->p = (fm_provider){.ctx = v,
+                             .read = adapted_read,
+                             .view = p->view ? adapted_view : NULL,
+                             .range = adapted_range,
+                             .place = p->place ? adapted_place : NULL};
+    }
+    if (rc < 0) {
+        fm_adapted_close(v);
+        return rc;
+    }
+    *out = v;
+    return FM_OK;
+}
+
+void fm_adapted_close(fm_adapted *v)
+{
+    if (!v)
+        return;
+    for (size_t i = 0; i < v->count; i++) {
+        fm_buf_release(&v->made[i]->text);
+        fm_free(v->made[i]);
+    }
+    fm_free(v->made);
+    fm_map_free(v->by_id);
+    fm_map_free(v->dropped);
+    fm_tree_free(v->own);
+    fm_free(v->last_bytes);
+    adt_plan_free(&v->plan);
+    (void)pthread_mutex_destroy(&v->lock);
+    fm_free(v);
+}
+
+const fm_tree *fm_adapted_tree(const fm_adapted *v)
+{
+    return v->tree;
+}
+
+const fm_provider *fm_adapted_provider(const fm_adapted *v)
+{
+    return &v->p;
+}

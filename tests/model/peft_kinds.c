@@ -1,0 +1,210 @@
+/* Every kind of PEFT that runs, as PEFT saved it: its logits, its merged weights, its bytes. */
+#include "tests/model/infer_kit.h"
+#include "tests/format/fixtures.h"
+
+#define ROOM "/tests/model/golden/peft_kinds/"
+#define LIMIT 1e-5
+
+typedef struct pair {
+    fm_source *base, *adapter;
+    fm_tree *both;
+    ik_mem mem;
+    ik_ref ref;
+    fm_json *about;
+} pair;
+
+static void open_pair(pair *p, const char *name)
+{
+    char *dir = fm_asprintf("%s%s%s", FM_SOURCE_DIR, ROOM, name);
+    char *ref = fm_path_join(dir, "ref.safetensors"), *about = fm_path_join(dir, "case.json");
+    char base[64];
+
+    memset(p, 0, sizeof(*p));
+    tk_ok(fm_json_parse_file(&p->about, about, 1 << 16));
+    (void)snprintf(base, sizeof(base), "arch/%s", fm_json_cstr(fm_json_get(p->about, "base"), ""));
+    p->base = ik_source(base);
+    tk_ok(fm_source_open(&p->adapter, dir));
+    if (fm_source_kept(p->adapter))
+        fail_msg("%s: %s", name, fm_source_kept(p->adapter));
+    tk_ok(fm_source_open(&p->ref.src, ref));
+    tk_ok(fm_adapter_apply(&p->both, fm_source_tree(p->base), fm_source_tree(p->adapter), base,
+                           NULL));
+    p->mem.behind[0] = fm_source_provider(p->base);
+    p->mem.behind[1] = fm_source_provider(p->adapter);
+    p->mem.behind_count = 2;
+    fm_free(about);
+    fm_free(ref);
+    fm_free(dir);
+}
+
+static void close_pair(pair *p)
+{
+    fm_json_free(p->about);
+    fm_tree_free(p->both);
+    fm_source_close(p->ref.src);
+    fm_source_close(p->adapter);
+    fm_source_close(p->base);
+    ik_mem_free(&p->mem);
+}
+
+static void check_logits(const pair *p, const fm_tree *tree, const fm_provider *from,
+                         const char *what)
+{
+    size_t n = 0, count = 0;
+    int32_t *ids = ik_ref_get(&p->ref, "input_ids", &n);
+    float *want = ik_ref_get(&p->ref, "logits", &count);
+    float *got = fm_malloc(count * sizeof(float));
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = NULL;
+
+    tk_ok(fm_model_check(tree, from, what));
+    tk_ok(fm_model_load(&m, e, tree, from, what));
+    ik_logits(m, ids, (uint32_t)n, 5, got);
+    tk_assert_le(tk_rel_norm(got, want, count), LIMIT, what);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_free(got);
+    fm_free(want);
+    fm_free(ids);
+}
+
+/* Every fourth row of the weights that merge_and_unload changed. */
+static void check_merged(const pair *p, const fm_source *out, const char *name)
+{
+    const fm_tree *refs = fm_source_tree(p->ref.src);
+    const fm_provider from = fm_source_provider(out);
+    size_t compared = 0;
+
+    for (size_t i = 0; i < fm_tree_count(refs); i++) {
+        const fm_entry *r = fm_tree_at(refs, i);
+        if (strncmp(r->path, "tensors/merged/", 15) != 0)
+            continue;
+        char *path = fm_asprintf("tensors/%s", r->path + 15);
+        const fm_entry *e = fm_tree_find(fm_source_tree(out), path);
+        if (!e)
+            fail_msg("%s: no %s", name, path);
+        const uint64_t row = e->shape.rank > 1 ? e->shape.dim[1] : 1;
+        size_t n = 0;
+        float *want = ik_ref_get(&p->ref, r->name, &n), *got = fm_malloc((size_t)e->bytes);
+        float *few = fm_malloc(n * sizeof(float));
+        tk_ok(from.read(from.ctx, e, got));
+        for (size_t k = 0; k < n; k++)
+            few[k] = got[k / row * 4 * row + k % row];
+        tk_assert_le(tk_rel_norm(few, want, n), 2e-6, path);
+        compared++;
+        fm_free(few);
+        fm_free(got);
+        fm_free(want);
+        fm_free(path);
+    }
+    assert_true(compared > 0);
+}
+
+static void check_export(pair *p, const char *name)
+{
+    char *dir = tk_scratch(), *same = fm_path_join(dir, "same"), *hf = fm_path_join(dir, "hf");
+    char *in = fm_asprintf("%s%s%s", FM_SOURCE_DIR, ROOM, name);
+    const fm_provider from = ik_provider(&p->mem);
+    const char *files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    fm_source *out = NULL;
+
+    tk_ok(fm_export_check(p->both, &from));
+    tk_ok(fm_export(p->both, &from, same, FM_EXPORT_SOURCE, FM_DTYPE_NONE));
+    for (size_t i = 0; i < 2; i++) {
+        char *a = fm_path_join(in, files[i]), *b = fm_path_join(same, files[i]);
+        fx_same_file(a, b);
+        fm_free(a);
+        fm_free(b);
+    }
+    if (fm_json_bool(fm_json_get(p->about, "merges"), false)) {
+        tk_ok(fm_export(p->both, &from, hf, FM_EXPORT_HF, FM_DTYPE_NONE));
+        tk_ok(fm_source_open(&out, hf));
+        const fm_provider of = fm_source_provider(out);
+        check_logits(p, fm_source_tree(out), &of, name);
+        if (fm_json_bool(fm_json_get(p->about, "merged"), false))
+            check_merged(p, out, name);
+        fm_source_close(out);
+    } else {
+        tk_fails(fm_export(p->both, &from, hf, FM_EXPORT_HF, FM_DTYPE_NONE), FM_EUNSUPPORTED,
+                 "merged");
+    }
+    fm_free(in);
+    fm_free(hf);
+    fm_free(same);
+    fm_free(dir);
+}
+
+static void check_case(const char *name)
+{
+    pair p;
+    open_pair(&p, name);
+    const fm_provider from = ik_provider(&p.mem);
+    check_logits(&p, p.both, &from, name);
+    check_export(&p, name);
+    close_pair(&p);
+}
+
+TEST(kinds_that_come_to_factors_match)
+{
+    static const char *const names[] = {"lora-bias-term", "adalora",      "adalora-ranks",
+                                        "vera",           "vera-unsaved", "vera-gpt2",
+                                        "vblora",         "vblora-logits"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check_case(names[i]);
+}
+
+TEST(kinds_that_add_a_matrix_match)
+{
+    static const char *const names[] = {"loha",     "loha-gpt2", "lokr",      "lokr-whole",
+                                        "randlora", "shira",     "fourierft", "fourierft-gpt2",
+                                        "miss",     "miss-bat",  "miss-mini"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check_case(names[i]);
+}
+
+TEST(kinds_that_rotate_match)
+{
+    static const char *const names[] = {"oft", "oft-shared", "oft-coft", "boft", "hra", "hra-gs"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check_case(names[i]);
+}
+
+TEST(rows_norms_and_prompts_match)
+{
+    static const char *const names[] = {"lora-tokens", "lora-tokens-tied", "tokens",
+                                        "tokens-tied", "ln-tuning",        "p-tuning"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check_case(names[i]);
+}
+
+TEST(starts_that_change_the_base_match)
+{
+    static const char *const names[] = {"pissa", "olora"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check_case(names[i]);
+}
+
+TEST(what_engines_add_is_merged)
+{
+    static const char *const names[] = {"merge-dora", "merge-dora-gpt2", "merge-lora-gpt2",
+                                        "merge-ia3",  "merge-embedding", "merge-embedding-tied"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check_case(names[i]);
+}
+
+int main(void)
+{
+    char *here = tk_shared("arch/llama");
+    if (!here)
+        return tk_skip("no reference data");
+    fm_free(here);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kinds_that_come_to_factors_match),
+        cmocka_unit_test(kinds_that_add_a_matrix_match),
+        cmocka_unit_test(kinds_that_rotate_match),
+        cmocka_unit_test(rows_norms_and_prompts_match),
+        cmocka_unit_test(starts_that_change_the_base_match),
+        cmocka_unit_test(what_engines_add_is_merged),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
