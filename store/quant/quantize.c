@@ -122,26 +122,11 @@ FMS_INLINE void codes(uint8_t *code, const float *x, float min, float id, float 
     }
 }
 
-FMS_INLINE void nibbles(uint8_t *dst, const uint8_t *code)
-{
-    for (unsigned i = 0; i < HALF; i++)
-        dst[i] = (uint8_t)((code[i] & 15u) | (unsigned)code[i + HALF] << 4);
-}
-
 /* ggml ORs without cutting the low code: an overflowed code reaches into the high nibble. */
 FMS_INLINE void nibbles_4(uint8_t *dst, const uint8_t *code)
 {
     for (unsigned i = 0; i < HALF; i++)
         dst[i] = (uint8_t)(code[i] | (unsigned)code[i + HALF] << 4);
-}
-
-FMS_INLINE uint32_t fifth_bits(const uint8_t *code)
-{
-    uint32_t high = 0;
-
-    for (unsigned i = 0; i < BLOCK; i++)
-        high |= (uint32_t)(code[i] >> 4 & 1u) << i;
-    return high;
 }
 
 /* ==== types ================================================================================= */
@@ -199,8 +184,8 @@ FMS_INLINE void q5_0(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_var
         uint8_t code[BLOCK];
         codes(code, x, 0.0f, reciprocal(d), 16.5f, 31, how);
         fm_put_u16(dst, fms_half(d));
-        fm_put_u32(dst + 2, fifth_bits(code));
-        nibbles(dst + 6, code);
+        fm_put_u32(dst + 2, fms_fifth_bits(code));
+        fms_nibbles(dst + 6, code);
     }
 }
 
@@ -214,8 +199,8 @@ FMS_INLINE void q5_1(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_var
         codes(code, x, min, reciprocal(d), 0.5f, 127, how); /* ggml does not cut at 31 here */
         fm_put_u16(dst, fms_half(d));
         fm_put_u16(dst + 2, fms_half(min));
-        fm_put_u32(dst + 4, fifth_bits(code));
-        nibbles(dst + 8, code);
+        fm_put_u32(dst + 4, fms_fifth_bits(code));
+        fms_nibbles(dst + 8, code);
     }
 }
 
@@ -277,7 +262,7 @@ FMS_INLINE void iq4_nl(uint8_t *dst, const float *x, uint64_t blocks, fm_quant_v
         for (unsigned i = 0; i < BLOCK; i++)
             code[i] = (uint8_t)level_of(id * x[i]);
         fm_put_u16(dst, fms_half(d));
-        nibbles(dst + 2, code);
+        fms_nibbles(dst + 2, code);
     }
 }
 
@@ -330,7 +315,7 @@ static void quantize_32(uint8_t *dst, fm_dtype type, const float *src, uint64_t 
                         fm_quant_variant how)
 {
 #ifdef FMS_QUANT_X86
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+    if (fms_has_avx2()) {
         run_avx2(dst, type, src, blocks, how);
         return;
     }
@@ -338,7 +323,7 @@ static void quantize_32(uint8_t *dst, fm_dtype type, const float *src, uint64_t 
     fms_quantize_32_base(dst, type, src, blocks, how);
 }
 
-bool fm_quantize_applies(fm_dtype type)
+bool fm_quantize_applies(fm_dtype type) /* frozen: these a recipe may name */
 {
     return type >= FM_Q8_0 && type <= FM_IQ4_NL;
 }
@@ -360,5 +345,39 @@ fm_status fm_quantize_rows(void *dst, fm_dtype type, const float *src, uint64_t 
         quantize_32(dst, type, src, blocks, variant);
     else
         fms_quantize_k(dst, type, src, blocks, variant);
+    return FM_OK;
+}
+
+/* ==== as llama-quantize writes them ========================================================= */
+
+bool fm_quantize_gguf_applies(fm_dtype type)
+{
+    return fm_quantize_applies(type) || type == FM_Q2_K || type == FM_Q3_K || type == FM_IQ4_XS;
+}
+
+static fms_gguf_fn *gguf_of(fm_dtype type)
+{
+    if (type == FM_Q2_K || type == FM_Q3_K)
+        return fms_quantize_low;
+    if (type == FM_IQ4_XS)
+        return fms_quantize_iq4_xs;
+    return fm_dtype_get(type)->block_elems == BLOCK ? fms_weighted_32 : fms_weighted_k;
+}
+
+fm_status fm_quantize_gguf(void *dst, fm_dtype type, const float *src, uint64_t row_elems,
+                           uint64_t rows, const float *importance)
+{
+    const fm_dtype_info *info = fm_dtype_get(type);
+
+    if (type == FM_Q8_0 || (!importance && type != FM_IQ4_NL && fm_quantize_applies(type)))
+        return fm_quantize_rows(dst, type, src, row_elems, rows, FM_QUANT_PLAIN);
+    if (!fm_quantize_gguf_applies(type))
+        return fm_fail(FM_EUNSUPPORTED, "no quantizer for %s", info->name);
+    if (row_elems % info->block_elems != 0)
+        return fm_fail(FM_EINVAL, "rows of %" PRIu64 " elements are no whole number of %s blocks",
+                       row_elems, info->name);
+    const uint64_t bytes = row_elems / info->block_elems * info->block_bytes;
+    for (uint64_t r = 0; r < rows; r++)
+        gguf_of(type)((uint8_t *)dst + r * bytes, type, src + r * row_elems, row_elems, importance);
     return FM_OK;
 }

@@ -33,5 +33,14 @@ bool fm_quantize_applies(fm_dtype type);
 FM_CHECKED fm_status fm_quantize_rows(void *dst, fm_dtype type, const float *src,
                                       uint64_t row_elems, uint64_t rows, fm_quant_variant variant);
 
+/* Those, and Q2_K, Q3_K and IQ4_XS. */
+bool fm_quantize_gguf_applies(fm_dtype type);
+
+/* Quantizes as llama-quantize does (ggml built for x86-64: nothing is fused), by an importance
+ * matrix too. src: finite. importance: row_elems finite weights, each row's; NULL: none, and then a
+ * block's bytes depend on its own floats alone. FM_EUNSUPPORTED, FM_EINVAL as above. */
+FM_CHECKED fm_status fm_quantize_gguf(void *dst, fm_dtype type, const float *src,
+                                      uint64_t row_elems, uint64_t rows, const float *importance);
+
 FM_END_DECLS
 #endif
