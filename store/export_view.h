@@ -12,14 +12,6 @@ FM_BEGIN_DECLS
 
 typedef struct fm_view fm_view;
 
-typedef struct fm_view_opts {
-    fm_export_format format;
-    fm_dtype dtype; /* as of fm_export */
-    /* PEFT: adapter_config.json's base_model_name_or_path and revision in the place of those that
-     * are stored; NULL: these stay. */
-    const char *base_name, *base_revision;
-} fm_view_opts;
-
 /* The tree and the provider must live until the close. Fails as fm_export does. */
 FM_CHECKED fm_status fm_view_open(fm_view **out, const fm_tree *tree, const fm_provider *p,
                                   const fm_view_opts *opts);

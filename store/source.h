@@ -73,10 +73,28 @@ typedef enum fm_export_format {
  * FM_EEXISTS if it exists. dtype FM_DTYPE_NONE keeps stored types where the format has them and
  * widens block types to F32. HF, SAFETENSORS and GGUF cannot hold adapters, so these are merged
  * into W (W + scale * (B A): a chain of FMAs over ascending rank, one product, one addition, in
- * float32; other kinds: adapted.h). GGUF: block types stay as they are, norms and vectors are F32 always, and dtype may be
- * FM_Q8_0 too. */
+ * float32; other kinds: adapted.h). GGUF: block types stay as they are, norms and vectors are F32
+ * always. (fm_export_as also mixes block types.) */
 FM_CHECKED fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
                                fm_export_format format, fm_dtype dtype);
+
+typedef struct fm_view_opts {
+    fm_export_format format;
+    fm_dtype dtype; /* as of fm_export */
+    /* GGUF: llama-quantize's name of a mix of block types, "Q4_K_M"; the file is the very one that
+     * llama-quantize makes of the export as F32, but that blocks which are stored in the type that
+     * a tensor is to have are copied. dtype is NONE then. NULL: none. */
+    const char *mix;
+    /* PEFT: adapter_config.json's base_model_name_or_path and revision in the place of those that
+     * are stored; NULL: these stay. */
+    const char *base_name, *base_revision;
+} fm_view_opts;
+
+bool fm_gguf_mix_known(const char *name); /* NULL is none */
+
+/* fm_export with all of the options. */
+FM_CHECKED fm_status fm_export_as(const fm_tree *tree, const fm_provider *p, const char *dst,
+                                  const fm_view_opts *opts);
 
 /* Writes the one imported file whose SHA-256 source.json gives so, byte for byte, to dst, a new
  * file. FM_ENOTFOUND: no file has it; FM_EUNSUPPORTED: the version was changed since it was

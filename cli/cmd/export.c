@@ -46,7 +46,7 @@ static fm_status watched_place(void *ctx, const fm_entry *e, fm_file_part *out)
 }
 
 static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
-                                fm_export_format format, fm_dtype dtype)
+                                const fm_view_opts *opts)
 {
     watched w = {.from = fm_store_provider(fm_repo_store(c->repo))};
     fm_provider p = {
@@ -57,7 +57,7 @@ static fm_status export_watched(cli *c, const fm_tree *tree, const char *dst,
     pthread_mutex_init(&w.mutex, NULL);
     out_bar_begin(&w.bar, "writing");
     cli_catch_interrupts(true);
-    fm_status rc = fm_export(tree, &p, dst, format, dtype);
+    fm_status rc = fm_export_as(tree, &p, dst, opts);
     out_progress_end();
     pthread_mutex_destroy(&w.mutex);
     return rc;
@@ -89,6 +89,21 @@ static bool is_gguf_name(const char *path)
     return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
 }
 
+/* Takes --dtype: a plain type, or for GGUF one of llama-quantize's mixes; `upper` holds its name. */
+static bool take_dtype(fm_view_opts *opts, char upper[8], const char *name)
+{
+    const size_t n = strlen(name);
+
+    for (size_t i = 0; i < n && i < 7; i++)
+        upper[i] = (char)(name[i] >= 'a' && name[i] <= 'z' ? name[i] - 32 : name[i]);
+    if (n < 8 && opts->format == FM_EXPORT_GGUF && fm_gguf_mix_known(upper)) {
+        opts->mix = upper;
+        return true;
+    }
+    opts->dtype = fm_dtype_parse(upper, strlen(upper));
+    return n < 8 && (opts->dtype == FM_F32 || opts->dtype == FM_BF16 || opts->dtype == FM_F16);
+}
+
 int cmd_export(cli *c, int argc, char **argv)
 {
     static const char *const names[] = {"source", "hf", "safetensors", "peft", "gguf"};
@@ -101,7 +116,9 @@ int cmd_export(cli *c, int argc, char **argv)
          "hf (default), safetensors, peft, gguf (default for DST.gguf), or source: the bytes that "
          "came in",
          &format},
-        {0, "dtype", OPT_STR, "D", "f32, bf16, f16, or q8_0 for gguf; default: as stored",
+        {0, "dtype", OPT_STR, "D",
+         "f32, bf16, f16; for gguf also q8_0, q6_k, q5_k_m, q4_k_m, ...: the file that "
+         "llama-quantize makes of the f32 one; default: as stored",
          &dtype_name},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
@@ -115,22 +132,20 @@ int cmd_export(cli *c, int argc, char **argv)
     if (f == FM_ARRAY_LEN(names))
         return cli_usage_error(c, "--format wants hf, safetensors, peft, gguf or source, got '%s'",
                                format);
-    fm_dtype dtype = FM_DTYPE_NONE;
-    if (dtype_name) {
-        char upper[8] = {0};
-        for (size_t i = 0; dtype_name[i] && i < sizeof upper - 1; i++)
-            upper[i] = (char)(dtype_name[i] >= 'a' ? dtype_name[i] - 32 : dtype_name[i]);
-        dtype = fm_dtype_parse(upper, strlen(upper));
-        const bool q8 = dtype == FM_Q8_0 && formats[f] == FM_EXPORT_GGUF;
-        if (dtype != FM_F32 && dtype != FM_BF16 && dtype != FM_F16 && !q8)
-            return cli_usage_error(
-                c, "--dtype wants f32, bf16 or f16 (for gguf also q8_0), got '%s'", dtype_name);
-    }
+    fm_view_opts opts = {.format = formats[f]};
+    char upper[8] = {0};
+    if (dtype_name && !take_dtype(&opts, upper, dtype_name))
+        return cli_usage_error(c,
+                               "--dtype wants f32, bf16 or f16; for gguf also a mix of "
+                               "llama-quantize's: q8_0, q6_k, q5_k_m, q5_k_s, q5_1, q5_0, q4_k_m, "
+                               "q4_k_s, q4_1, q4_0, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, iq4_nl, "
+                               "iq4_xs; got '%s'",
+                               dtype_name);
     fm_oid oid;
     fm_tree *tree = NULL;
     fm_status rc = fm_ops_lease(c, false, "export");
     FM_THEN(rc, fm_ops_resolve(c, args[0], &oid, &tree));
-    FM_THEN(rc, export_watched(c, tree, args[1], formats[f], dtype));
+    FM_THEN(rc, export_watched(c, tree, args[1], &opts));
     if (rc == FM_OK && formats[f] == FM_EXPORT_SOURCE)
         tell_left_out(c, tree, args[0]);
     if (rc == FM_OK)

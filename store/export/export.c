@@ -143,18 +143,24 @@ fm_status exp_write(const fm_view *v, const char *dst)
     return rc;
 }
 
-fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
-                    fm_export_format format, fm_dtype dtype)
+fm_status fm_export_as(const fm_tree *tree, const fm_provider *p, const char *dst,
+                       const fm_view_opts *opts)
 {
-    const fm_view_opts opts = {.format = format, .dtype = dtype};
     fm_view *v = NULL;
 
     if (fm_path_exists(dst))
         return fm_fail(FM_EEXISTS, "%s: is there already; export to a new path", dst);
-    fm_status rc = fm_view_open(&v, tree, p, &opts);
+    fm_status rc = fm_view_open(&v, tree, p, opts);
     FM_THEN(rc, exp_write(v, dst));
     fm_view_close(v);
     return rc;
+}
+
+fm_status fm_export(const fm_tree *tree, const fm_provider *p, const char *dst,
+                    fm_export_format format, fm_dtype dtype)
+{
+    const fm_view_opts opts = {.format = format, .dtype = dtype};
+    return fm_export_as(tree, p, dst, &opts);
 }
 
 fm_status fm_export_file(const fm_tree *tree, const fm_provider *p, const fm_digest *sha256,

@@ -88,6 +88,9 @@ fm_status exp_write(const fm_view *v, const char *dst);
 /* Adds an empty file; the calls below append to the file that was added last. */
 fm_status exp_add_file(fm_view *v, const char *name);
 fm_status exp_add_text(fm_view *v, fm_buf *text); /* takes the bytes; once for a file */
+/* The same in two steps: the file has the text, and then bytes of it are appended. */
+fm_status exp_keep_text(fm_view *v, fm_buf *text);
+fm_status exp_add_kept(fm_view *v, uint64_t from, uint64_t bytes);
 fm_status exp_add_entry(fm_view *v, const fm_entry *e, uint64_t from, uint64_t bytes);
 fm_status exp_add_rotary(fm_view *v, const fm_entry *e, uint64_t heads);
 /* Adds a safetensors file of weights, which are the view's. */
@@ -103,7 +106,7 @@ fm_status exp_source(fm_view *v, const fm_digest *only);
 fm_status exp_hf(fm_view *v, fm_dtype dtype, uint64_t shard_bytes);
 fm_status exp_safetensors(fm_view *v, fm_dtype dtype);
 fm_status exp_peft(fm_view *v, const fm_view_opts *opts);
-fm_status exp_gguf(fm_view *v, fm_dtype dtype);
+fm_status exp_gguf(fm_view *v, const fm_view_opts *opts);
 /* Reads model.json, which must have an object 'config'. FM_EUNSUPPORTED: there is none. */
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
 

@@ -1,7 +1,8 @@
 /* gguf.c - a model as one GGUF: head, fields, names and places of the tensors, then their bytes.
  *
  * Names, row orders and what is added to norms come from the table that import reads with
- * (import/gguf_arch.c), the other way round; types are those of llama.cpp's converter. */
+ * (import/gguf_arch.c), the other way round; types are those of llama.cpp's converter, or of one of
+ * llama-quantize's mixes (gguf_mix.c), and then the order of tensors and fields is its too. */
 #include "store/export/gguf_impl.h"
 
 #include <inttypes.h>
@@ -15,10 +16,13 @@ typedef struct tensor {
     exp_weight **part; /* the weight, or the experts in order; owned list, the view's weights */
     uint32_t parts;
     uint64_t bytes;
+    const ggw_table *table; /* or it follows from the config: no parts */
+    uint64_t kept;          /* where the table's bytes lie in the file's text */
 } tensor;
 
 typedef struct writing {
     fm_view *v;
+    const ggw_mix *mix; /* or NULL */
     ggw_model model;
     ggw_fields fields;
     fm_map *by_name; /* tensor by GGUF's name; indices + 1 */
@@ -108,7 +112,8 @@ static fm_status add_tensor(size_t *at, writing *w, const char *name, uint32_t p
         return FM_OK;
     }
     FM_TRY(fm_grow(&w->t, &w->cap, w->count + 1, sizeof *w->t));
-    tensor t = {fm_strdup(name), fm_calloc(parts, sizeof(exp_weight *)), parts, 0};
+    tensor t = {
+        .name = fm_strdup(name), .part = fm_calloc(parts, sizeof(exp_weight *)), .parts = parts};
     w->t[ *at = w->count++] = t;
     if (!t.name || !t.part)
         return FM_ENOMEM;
@@ -154,12 +159,6 @@ static fm_status set_type(exp_weight *one, const char *name, fm_dtype wanted)
                        "with --format hf",
                        one->name, fm_dtype_get(one->base->dtype)->name);
     one->dtype = dtype_of(one, name, wanted);
-    const fm_dtype_info *to = fm_dtype_get(one->dtype);
-    if (to->is_block && s->dim[s->rank - 1] % to->block_elems != 0)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "tensor '%s' has rows of %" PRIu64 ", which is no whole number of %s's "
-                       "blocks of %" PRIu32 "; choose --dtype F16, BF16 or F32",
-                       one->name, s->dim[s->rank - 1], to->name, to->block_elems);
     return fm_tensor_bytes(&one->bytes, one->dtype, s, one->name);
 }
 
@@ -228,23 +227,24 @@ static uint64_t padded(uint64_t bytes)
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static fm_status put_info(fm_buf *out, const char *name, const fm_shape *shape, uint32_t parts,
-                          fm_dtype dtype, uint64_t *at, uint64_t bytes)
+static fm_status put_info(fm_buf *out, const tensor *t, bool mixed, uint64_t *at)
 {
+    const fm_shape one = {1, {t->table ? t->table->count : 0}};
+    const fm_shape *shape = t->table ? &one : &t->part[0]->base->shape;
+    const fm_dtype dtype = t->table ? FM_F32 : t->part[0]->dtype;
+    const uint32_t dims = mixed ? ggw_mix_dims(shape, t->parts) : shape->rank + (t->parts > 1);
     uint32_t type = 0;
 
     if (!fm_gguf_ggml_type(&type, dtype))
-        return fm_fail(FM_EUNSUPPORTED, "tensor '%s': ggml has no type %s", name,
+        return fm_fail(FM_EUNSUPPORTED, "tensor '%s': ggml has no type %s", t->name,
                        fm_dtype_get(dtype)->name);
-    ggw_text(out, fm_span_str(name));
-    fm_buf_u32(out, shape->rank + (parts > 1));
-    for (uint32_t i = shape->rank; i > 0; i--)
-        fm_buf_u64(out, shape->dim[i - 1]);
-    if (parts > 1)
-        fm_buf_u64(out, parts);
+    ggw_text(out, fm_span_str(t->name));
+    fm_buf_u32(out, dims);
+    for (uint32_t i = 0; i < dims; i++)
+        fm_buf_u64(out, i < shape->rank ? shape->dim[shape->rank - 1 - i] : t->parts);
     fm_buf_u32(out, type);
     fm_buf_u64(out, *at);
-    *at += padded(bytes);
+    *at += padded(t->bytes);
     return FM_OK;
 }
 
@@ -254,10 +254,9 @@ static void put_zeros(fm_buf *out)
         fm_buf_u8(out, 0);
 }
 
-/* The head, and the tables, whose bytes are the first. */
+/* The head, and behind it in the file's text the tables, whose bytes follow in their places. */
 static fm_status add_head(writing *w)
 {
-    const ggw_model *m = &w->model;
     uint64_t at = 0;
     fm_buf out;
     fm_status rc = FM_OK;
@@ -265,24 +264,20 @@ static fm_status add_head(writing *w)
     fm_buf_init(&out, 0);
     fm_buf_str(&out, "GGUF");
     fm_buf_u32(&out, GGUF_VERSION);
-    fm_buf_u64(&out, w->count + m->tables);
+    fm_buf_u64(&out, w->count);
     fm_buf_u64(&out, w->fields.count);
     fm_buf_append(&out, w->fields.bytes.data, w->fields.bytes.len);
-    for (size_t i = 0; rc == FM_OK && i < m->tables; i++)
-        rc = put_info(&out, m->table[i].name, &(fm_shape){1, {m->table[i].count}}, 1, FM_F32, &at,
-                      m->table[i].count * 4);
-    for (size_t i = 0; rc == FM_OK && i < w->count; i++) {
-        const tensor *t = &w->t[i];
-        rc = put_info(&out, t->name, &t->part[0]->base->shape, t->parts, t->part[0]->dtype, &at,
-                      t->bytes);
-    }
+    for (size_t i = 0; rc == FM_OK && i < w->count; i++)
+        rc = put_info(&out, &w->t[i], w->mix != NULL, &at);
     put_zeros(&out);
-    for (size_t i = 0; i < m->tables; i++) {
-        for (uint64_t k = 0; k < m->table[i].count; k++)
-            ggw_float(&out, m->table[i].v[k]);
-        put_zeros(&out);
+    const uint64_t head = out.len;
+    for (size_t i = 0; i < w->count; i++) {
+        w->t[i].kept = out.len;
+        for (uint64_t k = 0; w->t[i].table && k < w->t[i].table->count; k++)
+            ggw_float(&out, w->t[i].table->v[k]);
     }
-    FM_THEN(rc, exp_add_text(w->v, &out));
+    FM_THEN(rc, exp_keep_text(w->v, &out));
+    FM_THEN(rc, exp_add_kept(w->v, 0, head));
     fm_buf_release(&out);
     return rc;
 }
@@ -290,6 +285,8 @@ static fm_status add_head(writing *w)
 static fm_status add_bytes(writing *w)
 {
     for (size_t i = 0; i < w->count; i++) {
+        if (w->t[i].table)
+            FM_TRY(exp_add_kept(w->v, w->t[i].kept, w->t[i].bytes));
         for (uint32_t k = 0; k < w->t[i].parts; k++)
             FM_TRY(exp_add_weight(w->v, w->t[i].part[k]));
         FM_TRY(exp_add_zeros(w->v, padded(w->t[i].bytes) - w->t[i].bytes));
@@ -332,9 +329,12 @@ static fm_status write_fields(writing *w)
         name = fm_json_cstr(fm_json_get(w->model.config, "model_type"), "");
     ggw_str(f, "general.name", fm_span_str(name));
     FM_TRY(ggw_arch_fields(f, &w->model));
-    file_type(f, w);
+    if (!w->mix)
+        file_type(f, w);
     FM_TRY(ggw_tokenizer_fields(f, w->v, &w->model));
     ggw_u32(f, "general.quantization_version", QUANT_VERSION);
+    if (w->mix)
+        ggw_u32(f, "general.file_type", ggw_mix_file_type(w->mix));
     return fm_buf_ok(&f->bytes);
 }
 
@@ -363,9 +363,69 @@ static fm_status find_tensors(writing *w, fm_dtype dtype)
     return FM_OK;
 }
 
-fm_status exp_gguf(fm_view *v, fm_dtype dtype)
+/* The tables come before the weights. */
+static fm_status add_tables(writing *w)
 {
-    writing w = {.v = v};
+    const ggw_model *m = &w->model;
+
+    FM_TRY(fm_grow(&w->t, &w->cap, w->count + m->tables, sizeof *w->t));
+    memmove(w->t + m->tables, w->t, w->count * sizeof *w->t);
+    memset(w->t, 0, m->tables * sizeof *w->t);
+    w->count += m->tables;
+    for (size_t i = 0; i < m->tables; i++) {
+        w->t[i].table = &m->table[i];
+        w->t[i].bytes = m->table[i].count * sizeof(float);
+        w->t[i].name = fm_strdup(m->table[i].name);
+        if (!w->t[i].name)
+            return FM_ENOMEM;
+    }
+    return FM_OK;
+}
+
+static int by_mix_order(const void *a, const void *b)
+{
+    return ggw_mix_order(((const tensor *)a)->name, ((const tensor *)b)->name);
+}
+
+static fm_status set_mixed(tensor *t, fm_dtype dtype)
+{
+    t->bytes = 0;
+    for (uint32_t k = 0; k < t->parts; k++) {
+        exp_weight *one = t->part[k];
+        one->dtype = dtype;
+        FM_TRY(fm_tensor_bytes(&one->bytes, dtype, &one->base->shape, one->name));
+        t->bytes += one->bytes;
+    }
+    return FM_OK;
+}
+
+/* Order and types of the mix. */
+static fm_status mix_tensors(writing *w)
+{
+    ggw_mix_tensor *list = fm_calloc(w->count, sizeof *list);
+    const fm_shape vector = {1, {1}};
+
+    if (!list)
+        return FM_ENOMEM;
+    qsort(w->t, w->count, sizeof *w->t, by_mix_order);
+    for (size_t i = 0; i < w->count; i++) {
+        const tensor *t = &w->t[i];
+        list[i] = (ggw_mix_tensor){.name = t->name,
+                                   .shape = t->table ? &vector : &t->part[0]->base->shape,
+                                   .parts = FM_MAX(t->parts, 1u)};
+    }
+    fm_status rc = ggw_mix_types(w->mix, &w->model, false, list, w->count);
+    for (size_t i = 0; rc == FM_OK && i < w->count; i++)
+        if (!w->t[i].table)
+            rc = set_mixed(&w->t[i], list[i].dtype);
+    fm_free(list);
+    return rc;
+}
+
+fm_status exp_gguf(fm_view *v, const fm_view_opts *opts)
+{
+    writing w = {.v = v, .mix = ggw_mix_find(opts->mix)};
+    const fm_dtype dtype = w.mix ? FM_F32 : opts->dtype;
     fm_json *model = NULL;
 
     v->single = true;
@@ -376,6 +436,9 @@ fm_status exp_gguf(fm_view *v, fm_dtype dtype)
     FM_THEN(rc, fm_map_new(&w.by_name));
     FM_THEN(rc, find_tensors(&w, dtype));
     FM_THEN(rc, write_fields(&w));
+    FM_THEN(rc, add_tables(&w));
+    if (w.mix)
+        FM_THEN(rc, mix_tensors(&w));
     FM_THEN(rc, exp_add_file(v, "model.gguf"));
     FM_THEN(rc, add_head(&w));
     FM_THEN(rc, add_bytes(&w));

@@ -36,6 +36,26 @@ typedef struct ggw_model {
     size_t tables;
 } ggw_model;
 
+/* ---- llama-quantize's mixes ---- */
+
+typedef struct ggw_mix ggw_mix;
+const ggw_mix *ggw_mix_find(const char *name); /* "Q4_K_M"; NULL: none has this name */
+uint32_t ggw_mix_file_type(const ggw_mix *m);
+
+typedef struct ggw_mix_tensor {
+    const char *name;      /* GGUF's */
+    const fm_shape *shape; /* in Hugging Face's order, of rank 1 at least */
+    uint32_t parts;        /* experts that are one tensor, else 1 */
+    fm_dtype dtype;        /* set */
+} ggw_mix_tensor;
+/* Sets the types; t is in ggw_mix_order. FM_EUNSUPPORTED: it wants an importance matrix. */
+fm_status ggw_mix_types(const ggw_mix *mix, const ggw_model *m, bool weighted, ggw_mix_tensor *t,
+                        size_t count);
+/* The order of tensors in llama-quantize's files: by layer, then by name. */
+int ggw_mix_order(const char *a, const char *b);
+/* The dimensions that ggml counts: outer ones of length one are none, but for the last. */
+uint32_t ggw_mix_dims(const fm_shape *shape, uint32_t parts);
+
 /* Reads what names and rows need. FM_EUNSUPPORTED: GGUF has no words for it. */
 fm_status ggw_read_model(ggw_model *m, const fm_json *config);
 void ggw_model_free(ggw_model *m);

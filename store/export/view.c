@@ -1,5 +1,5 @@
 /* view.c - an export as a list of files, each a row of segments, of which any range can be read. */
-#include "store/export/export_impl.h"
+#include "store/export/gguf_impl.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -39,13 +39,25 @@ static fm_status add_segment(fm_view *v, exp_segment s)
 
 fm_status exp_add_text(fm_view *v, fm_buf *text)
 {
-    exp_file *f = &v->file[v->count - 1];
     const size_t bytes = text->len;
+    FM_TRY(exp_keep_text(v, text));
+    return exp_add_kept(v, 0, bytes);
+}
+
+fm_status exp_keep_text(fm_view *v, fm_buf *text)
+{
+    exp_file *f = &v->file[v->count - 1];
     FM_TRY(fm_buf_ok(text));
 
     fm_assert(!f->text);
     f->text = (uint8_t *)fm_buf_take(text);
-    return f->text ? add_segment(v, (exp_segment){.bytes = bytes, .literal = f->text}) : FM_ENOMEM;
+    return f->text ? FM_OK : FM_ENOMEM;
+}
+
+fm_status exp_add_kept(fm_view *v, uint64_t from, uint64_t bytes)
+{
+    const exp_file *f = &v->file[v->count - 1];
+    return add_segment(v, (exp_segment){.bytes = bytes, .literal = f->text + from});
 }
 
 fm_status exp_add_json(fm_view *v, const char *name, const fm_json *json, const char *tail)
@@ -174,7 +186,7 @@ static fm_status fill(fm_view *v, const fm_view_opts *opts, uint64_t shard_bytes
     case FM_EXPORT_PEFT:
         return exp_peft(v, opts);
     case FM_EXPORT_GGUF:
-        return exp_gguf(v, opts->dtype);
+        return exp_gguf(v, opts);
     }
     return fm_fail(FM_EINVAL, "unknown export format %d", (int)opts->format);
 }
@@ -185,10 +197,15 @@ fm_status exp_view_open(fm_view **out, const fm_tree *tree, const fm_provider *p
     const fm_dtype d = opts->dtype;
 
     *out = NULL;
-    if (d != FM_DTYPE_NONE && d != FM_F32 && d != FM_F16 && d != FM_BF16 &&
-        !(d == FM_Q8_0 && opts->format == FM_EXPORT_GGUF))
-        return fm_fail(FM_EINVAL, "cannot export as %s; use F32, F16 or BF16 (Q8_0 for GGUF alone)",
+    if (d != FM_DTYPE_NONE && d != FM_F32 && d != FM_F16 && d != FM_BF16)
+        return fm_fail(FM_EINVAL, "cannot export as %s; use F32, F16 or BF16",
                        fm_dtype_get(d)->name);
+    if (opts->mix &&
+        (opts->format != FM_EXPORT_GGUF || d != FM_DTYPE_NONE || !ggw_mix_find(opts->mix)))
+        return fm_fail(FM_EINVAL,
+                       "cannot export as '%s'; a mix of block types is for GGUF, and one "
+                       "of llama-quantize's: Q4_K_M, Q8_0, ...",
+                       opts->mix);
     if (opts->format == FM_EXPORT_SOURCE && d != FM_DTYPE_NONE)
         return fm_fail(FM_EINVAL, "the bytes that came in have their own dtype; choose a format");
     fm_view *v = fm_calloc(1, sizeof *v);

@@ -1,6 +1,9 @@
 /* weights.c - makes weights that are not written as they are stored: widened, merged, rounded. */
 #include "store/export/export_impl.h"
 
+#include <float.h>
+#include <math.h>
+
 #include "store/base/mem.h"
 #include "store/quant/quantize.h"
 
@@ -72,6 +75,22 @@ uint64_t exp_made_bytes(const exp_weight *w, uint64_t n)
     return n / to->block_elems * to->block_bytes;
 }
 
+/* llama-quantize refuses what is not finite, and so do its readers. */
+static fm_status quantize(uint8_t *out, const exp_weight *w, const float *wide, uint64_t n)
+{
+    uint64_t bad = 0;
+
+    for (uint64_t i = 0; i < n; i++)
+        bad += !(fabsf(wide[i]) <= FLT_MAX);
+    if (bad > 0)
+        return fm_fail(
+            FM_EUNSUPPORTED,
+            "holds NaN or infinity, which %s's blocks cannot; choose --dtype F32, F16 or "
+            "BF16",
+            fm_dtype_get(w->dtype)->name);
+    return fm_quantize_gguf(out, w->dtype, wide, n, 1, NULL);
+}
+
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,
                    const exp_factors *f, const uint8_t *stored, uint64_t first, uint64_t n)
 {
@@ -89,9 +108,8 @@ fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_wei
         for (uint64_t i = 0; w->plus_1 && i < now; i++)
             wide[i] += 1.0f;
         uint8_t *to = out + exp_made_bytes(w, at);
-        FM_TRY(fm_dtype_get(w->dtype)->is_block
-                   ? fm_quantize_rows(to, w->dtype, wide, now, 1, FM_QUANT_PLAIN)
-                   : fm_from_f32(to, w->dtype, wide, now));
+        FM_TRY(fm_dtype_get(w->dtype)->is_block ? quantize(to, w, wide, now)
+                                                : fm_from_f32(to, w->dtype, wide, now));
     }
     return FM_OK;
 }

@@ -178,6 +178,11 @@ cmp ../template-gguf ../template-hf || die "another template"
 want 0 export kid ../kid-q8.gguf --dtype q8_0
 want 0 export kid-hf ../kid-hf-q8.gguf --dtype q8_0
 cmp ../kid-q8.gguf ../kid-hf-q8.gguf || die "Q8_0 of a merge differs from that of the merged"
+want 0 export kid ../kid-q4.gguf --dtype Q4_K
+want 0 export kid-hf ../kid-hf-q4.gguf --dtype q4_k_m
+cmp ../kid-q4.gguf ../kid-hf-q4.gguf || die "Q4_K_M of a merge differs from that of the merged"
+want 0 import ../kid-q4.gguf --as kid-q4
+! grep -q kept "$tmp/err" || die "kid-q4: $(cat "$tmp/err")"
 
 say "what GGUF has no words for is refused by name, before anything is written"
 no() { # FOLDER TEXT [DTYPE]
@@ -204,8 +209,19 @@ changed config.json 'd["num_hidden_layers"] = 5'
 no ../changed "is of a layer beyond config.json's 'num_hidden_layers' 5"
 changed tokenizer.json 'd["pre_tokenizer"]["use_regex"] = False'
 no ../changed "fields 'pre_tokenizer', 'normalizer' and 'model.ignore_merges' are no rules"
-no "$golden/llama.gguf" "has rows of 16, which is no whole number of Q8_0's blocks of 32" q8_0
-refused 129 "--dtype wants f32, bf16 or f16 (for gguf also q8_0)" export kid ../x --dtype q8_0
+changed config.json 'd["x"] = 0'
+python3 - ../changed/model.safetensors <<'EOF' || die "no NaN was written"
+import json, struct, sys
+with open(sys.argv[1], "r+b") as f:
+    n, = struct.unpack("<Q", f.read(8))
+    head = json.loads(f.read(n))
+    f.seek(8 + n + head["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0])
+    f.write(struct.pack("<f", float("nan")))
+EOF
+no ../changed "tensor 'model.layers.1.mlp.up_proj.weight': holds NaN or infinity" q4_k_m
+refused 128 "Q2_K_S wants an importance matrix" export l-F32 ../x.gguf --dtype q2_k_s
+refused 129 "--dtype wants f32, bf16 or f16; for gguf also a mix" export kid ../x --dtype q8_0
+refused 129 "got 'q4_k_medium'" export kid ../x.gguf --dtype q4_k_medium
 refused 128 "is there already" export kid ../kid.gguf
 
 smol=${FM_SMOLLM2_GGUF:-${FM_MODELS:-${HOME:-}/.cache/fmstore/models}/SmolLM2-135M-Instruct.Q4_1.gguf}

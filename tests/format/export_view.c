@@ -177,8 +177,6 @@ static const vk_case cases[] = {
      "723f4409ac41a1966c169713688148c465b8e840f6c17895a5e631d71d3a10c9"},
     {"atlas", FM_EXPORT_GGUF, FM_F32,
      "b6bb71dd95bbc74794ee41814aaa129cd0a3c43df9b21043943966aa3fffb56d"},
-    {"atlas", FM_EXPORT_GGUF, FM_Q8_0,
-     "0fed8a782f4171f107d0d4c74f52a3acd5a8c18ce144c4190ec6a448a9806ed9"},
 };
 
 TEST(views_and_exports_are_what_exports_were)
