@@ -92,15 +92,15 @@ static bool ends_in(const char *text, const char *end)
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* Buffers that old checkpoints hold, and the head of a tied model, which is its embedding. */
+/* What has no effect, and the head of a tied model, which is its embedding. */
 static bool is_idle(const writing *w, const char *name)
 {
     const fm_json *tied = fm_json_get(w->model.config, "tie_word_embeddings");
 
-    if (ends_in(name, ".rotary_emb.inv_freq"))
+    if (gguf_is_idle(w->model.arch, name))
         return true;
-    return strcmp(name, "lm_head.weight") == 0 && !w->v->plan.unties &&
-           fm_json_bool(tied, w->model.arch->has & GGUF_GEMMA);
+    return ends_in(name, "lm_head.weight") && !w->v->plan.unties &&
+           fm_json_bool(tied, w->model.arch->has & GGUF_TIED);
 }
 
 static fm_status add_tensor(size_t *at, writing *w, const char *name, uint32_t parts)
@@ -162,40 +162,72 @@ static fm_status set_type(exp_weight *one, const char *name, fm_dtype wanted)
     return fm_tensor_bytes(&one->bytes, one->dtype, s, one->name);
 }
 
+static fm_status unnamed(const writing *w, const exp_weight *one)
+{
+    return fm_fail(FM_EUNSUPPORTED,
+                   "tensor '%s' has no name in a GGUF of architecture %s; export with --format hf",
+                   one->name, w->model.arch->prefix);
+}
+
+/* Whether llama.cpp loads the tensor, where it does not load all of a family's biases. */
+static bool is_loaded(const gguf_arch *arch, const char *stem, const char *name)
+{
+    const bool mlp = strncmp(stem, "ffn_", 4) == 0 && strcmp(stem, "ffn_norm") != 0;
+
+    if (!ends_in(name, ".bias"))
+        return true;
+    return !(mlp && (arch->has & GGUF_NO_MLP_BIAS)) &&
+           !(strcmp(stem, "attn_output") == 0 && (arch->has & GGUF_NO_O_BIAS));
+}
+
+static fm_status check_place(const writing *w, const exp_weight *one, const char *name,
+                             uint32_t expert)
+{
+    if (expert != GGUF_NO_EXPERT && expert >= w->model.experts)
+        return fm_fail(FM_EUNSUPPORTED, "tensor '%s' is of an expert beyond the config's %" PRIu64,
+                       one->name, w->model.experts);
+    if (strncmp(name, "blk.", 4) == 0 && strtoull(name + 4, NULL, 10) >= w->model.layers)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tensor '%s' is of a layer beyond config.json's 'num_hidden_layers' %" PRIu64
+                       ", which llama.cpp does not load; export with --format hf",
+                       one->name, w->model.layers);
+    return FM_OK;
+}
+
+/* How the rows of a weight are ordered, and what is added to it. */
+static fm_status set_form(const writing *w, exp_weight *one, const char *stem, const char *name)
+{
+    const uint32_t has = w->model.arch->has;
+
+    if ((has & GGUF_PERMUTES) && strcmp(stem, "attn_q") == 0)
+        one->heads = (uint32_t)w->model.heads;
+    if ((has & GGUF_PERMUTES) && strcmp(stem, "attn_k") == 0)
+        one->heads = (uint32_t)w->model.kv_heads;
+    one->plus_1 = (has & GGUF_PLUS_1) && ends_in(name, "_norm.weight");
+    return one->heads > 0 ? check_rows(w, one, one->heads) : FM_OK;
+}
+
 static fm_status place_weight(writing *w, exp_weight *one, fm_dtype wanted)
 {
-    uint32_t expert;
-    bool q, k;
+    const gguf_arch *arch = w->model.arch;
+    gguf_part part = {NULL, 0};
     size_t at = 0;
     fm_buf name;
 
     if (is_idle(w, one->name))
         return FM_OK;
     fm_buf_init(&name, 0);
-    fm_status rc = gguf_name_of(&name, w->model.arch, one->name, &expert, &q, &k)
-                       ? fm_buf_ok(&name)
-                       : fm_fail(FM_EUNSUPPORTED,
-                                 "tensor '%s' has no name in a GGUF of architecture %s; export "
-                                 "with --format hf",
-                                 one->name, w->model.arch->prefix);
-    const bool many = expert != GGUF_NO_EXPERT;
-    if (rc == FM_OK && many && expert >= w->model.experts)
-        rc = fm_fail(FM_EUNSUPPORTED, "tensor '%s' is of an expert beyond the config's %" PRIu64,
-                     one->name, w->model.experts);
-    if (rc == FM_OK && strncmp(fm_buf_cstr(&name), "blk.", 4) == 0 &&
-        strtoull(fm_buf_cstr(&name) + 4, NULL, 10) >= w->model.layers)
-        rc = fm_fail(FM_EUNSUPPORTED,
-                     "tensor '%s' is of a layer beyond config.json's 'num_hidden_layers' %" PRIu64
-                     ", which llama.cpp does not load; export with --format hf",
-                     one->name, w->model.layers);
+    fm_status rc =
+        gguf_name_of(&name, &part, arch, one->name) && is_loaded(arch, part.stem, one->name)
+            ? fm_buf_ok(&name)
+            : unnamed(w, one);
+    const bool many = part.expert != GGUF_NO_EXPERT;
+    FM_THEN(rc, check_place(w, one, fm_buf_cstr(&name), part.expert));
     FM_THEN(rc, add_tensor(&at, w, fm_buf_cstr(&name), many ? (uint32_t)w->model.experts : 1));
     FM_THEN(rc, set_type(one, fm_buf_cstr(&name), wanted));
-    one->heads = (uint32_t)(q ? w->model.heads : k ? w->model.kv_heads : 0);
-    if (rc == FM_OK && one->heads > 0)
-        rc = check_rows(w, one, one->heads);
-    one->plus_1 = (w->model.arch->has & GGUF_PLUS_1) && ends_in(fm_buf_cstr(&name), "_norm.weight");
+    FM_THEN(rc, set_form(w, one, part.stem, fm_buf_cstr(&name)));
     if (rc == FM_OK)
-        w->t[at].part[many ? expert : 0] = one;
+        w->t[at].part[many ? part.expert : 0] = one;
     fm_buf_release(&name);
     return rc;
 }

@@ -31,6 +31,7 @@ typedef struct ggw_table {
 typedef struct ggw_model {
     const gguf_arch *arch;
     const fm_json *config;
+    fm_json *joined; /* the config, where it has a text beside pictures; owned */
     uint64_t layers, hidden, heads, kv_heads, head_dim, rotary, vocab, experts;
     ggw_table table[2];
     size_t tables;

@@ -8,24 +8,37 @@
 #include <stdio.h>
 #include <string.h>
 
-static fm_status find_arch(const gguf_arch **out, const fm_gguf *g)
+/* Whether the file has what the row asks for. */
+static fm_status holds(bool *out, const gguf_arch *arch, const gguf_parts *p)
 {
-    fm_span name = {NULL, 0};
-    uint64_t experts = 0;
     char key[128];
+    uint64_t window = 0;
     bool found = false;
-    fm_buf known;
-    FM_TRY(fm_gguf_str(g, "general.architecture", &name, &found));
 
-    if (!found)
-        return fm_fail(FM_EUNSUPPORTED, "%s: field 'general.architecture' is missing",
-                       fm_gguf_what(g));
-    snprintf(key, sizeof key, "%.*s.expert_count", (int)FM_MIN(name.len, 60u),
-             (const char *)name.data);
-    FM_TRY(fm_gguf_u64(g, key, &experts, &found));
-    *out = gguf_arch_find(name, experts > 0);
-    if (*out)
-        return FM_OK;
+    if (arch->when == GGUF_SLIDES)
+        FM_TRY(
+            fm_gguf_u64(p->g[0], gguf_key(arch, "attention.sliding_window", key), &window, &found));
+    switch (arch->when) {
+    case GGUF_ANY:
+        *out = true;
+        break;
+    case GGUF_SLIDES:
+        *out = window > 0;
+        break;
+    case GGUF_SCALES:
+        *out = fm_gguf_get(p->g[0], gguf_key(arch, "attention.temperature_scale", key)) != NULL;
+        break;
+    case GGUF_NEVER:
+        *out = false;
+        break;
+    }
+    return FM_OK;
+}
+
+static fm_status unknown_arch(const fm_gguf *g, fm_span name, bool experts)
+{
+    fm_buf known;
+
     fm_buf_init(&known, 0);
     gguf_arch_names(&known, false);
     fm_status rc = fm_fail(
@@ -34,6 +47,32 @@ static fm_status find_arch(const gguf_arch **out, const fm_gguf *g)
         experts ? "with experts " : "", fm_buf_ok(&known) == FM_OK ? fm_buf_cstr(&known) : "");
     fm_buf_release(&known);
     return rc;
+}
+
+static fm_status find_arch(const gguf_arch **out, const gguf_parts *p)
+{
+    const fm_gguf *g = p->g[0];
+    fm_span name = {NULL, 0};
+    uint64_t experts = 0;
+    char key[128];
+    bool found = false;
+    FM_TRY(fm_gguf_str(g, "general.architecture", &name, &found));
+
+    if (!found)
+        return fm_fail(FM_EUNSUPPORTED, "%s: field 'general.architecture' is missing",
+                       fm_gguf_what(g));
+    snprintf(key, sizeof key, "%.*s.expert_count", (int)FM_MIN(name.len, 60u),
+             (const char *)name.data);
+    FM_TRY(fm_gguf_u64(g, key, &experts, &found));
+    for (size_t i = 0; (*out = gguf_arch_at(i)) != NULL; i++) {
+        bool is =
+            fm_span_eq_str(name, (*out)->prefix) && !((*out)->has & GGUF_EXPERTS) == !(experts > 0);
+        if (is)
+            FM_TRY(holds(&is, *out, p));
+        if (is)
+            return FM_OK;
+    }
+    return unknown_arch(g, name, experts > 0);
 }
 
 static fm_status need(const gguf_dims *d, const fm_gguf *g, const char *key, uint64_t *out)
@@ -96,7 +135,7 @@ fm_status gguf_read_dims(gguf_dims *d, const gguf_parts *p)
 
     memset(d, 0, sizeof *d);
     d->parts = p;
-    FM_TRY(find_arch(&d->arch, g));
+    FM_TRY(find_arch(&d->arch, p));
     FM_TRY(need(d, g, "block_count", &d->layers));
     FM_TRY(need(d, g, "embedding_length", &d->hidden));
     FM_TRY(need(d, g, "feed_forward_length", &d->inter));
@@ -122,11 +161,6 @@ fm_status gguf_read_dims(gguf_dims *d, const gguf_parts *p)
 
 /* ---- names ---- */
 
-static const char *const TOP[][2] = {
-    {"token_embd", "model.embed_tokens"},
-    {"output_norm", "model.norm"},
-    {"output", "lm_head"},
-};
 /* Reads the 12 of "blk.12." and returns where it ends; without leading zeros, so names are
  * unique. */
 static const char *block_number(const char *name, uint64_t *out)
@@ -166,45 +200,39 @@ static fm_status rotary_heads(uint32_t *heads, const gguf_dims *d, const fm_gguf
     return FM_OK;
 }
 
-/* The words of a name after "model.": of a layer, whose number is set, or (layer: NULL at the
- * return) of the whole. */
-static const char *words_of(const gguf_dims *d, const char *name, const char **end, bool *in_layer,
-                            uint64_t *layer)
+/* A name's words of Hugging Face's (NULL: it is not known), its layer or GGUF_NO_LAYER, and where
+ * its last dot is. */
+static const char *words_of(const gguf_dims *d, const char *name, const char **end, uint64_t *layer)
 {
     const char *dot = strrchr(name, '.'), *stem = name;
+    const bool in_layer = strncmp(name, "blk.", 4) == 0;
 
     *end = dot;
-    *in_layer = strncmp(name, "blk.", 4) == 0;
+    *layer = GGUF_NO_LAYER;
     if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
         return NULL;
-    if (*in_layer) {
+    if (in_layer) {
         stem = block_number(name, layer);
         if (!stem || stem > dot || *layer >= d->layers)
             return NULL;
-        return gguf_layer_name(d->arch, stem, (size_t)(dot - stem));
     }
-    for (size_t i = 0; i < FM_ARRAY_LEN(TOP); i++)
-        if (strlen(TOP[i][0]) == (size_t)(dot - stem) &&
-            memcmp(TOP[i][0], stem, (size_t)(dot - stem)) == 0)
-            return TOP[i][1];
-    return NULL;
+    return gguf_words_of_stem(d->arch, in_layer, stem, (size_t)(dot - stem));
 }
 
 fm_status gguf_use_of(gguf_use *out, const gguf_dims *d, const fm_gguf *g, const fm_gguf_tensor *t)
 {
-    const bool factors = d->arch->has & GGUF_LONGROPE;
+    const bool factors = d->arch->has & GGUF_LONGROPE, freqs = d->arch->has & GGUF_FREQS;
     const char *end;
     uint64_t layer = 0;
-    bool in_layer;
 
     *out = (gguf_use){0};
-    if (strcmp(t->name, "rope_freqs.weight") == 0 ||
+    if ((freqs && strcmp(t->name, "rope_freqs.weight") == 0) ||
         (factors &&
          (strcmp(t->name, GGUF_FACTORS_LONG) == 0 || strcmp(t->name, GGUF_FACTORS_SHORT) == 0))) {
         out->no_weight = true;
         return FM_OK;
     }
-    const char *hf = words_of(d, t->name, &end, &in_layer, &layer);
+    const char *hf = words_of(d, t->name, &end, &layer);
     if (!hf)
         return unknown_name(g, d, t->name);
     if (strstr(hf, "%u")) {
@@ -214,7 +242,8 @@ fm_status gguf_use_of(gguf_use *out, const gguf_dims *d, const fm_gguf *g, const
         out->experts = (uint32_t)d->experts;
     }
     const size_t n = (size_t)(end - t->name);
-    out->minus_1 = (d->arch->has & GGUF_PLUS_1) && n > 5 && memcmp(end - 5, "_norm", 5) == 0;
+    out->minus_1 = (d->arch->has & GGUF_PLUS_1) && n > 5 && memcmp(end - 5, "_norm", 5) == 0 &&
+                   strcmp(end, ".weight") == 0;
     if (out->minus_1 && t->dtype != FM_F32)
         return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s': a norm of type %s is not translated",
                        fm_gguf_what(g), t->name, fm_dtype_get(t->dtype)->name);
@@ -225,47 +254,9 @@ fm_status gguf_hf_name(fm_buf *out, const gguf_dims *d, const fm_gguf_tensor *t,
 {
     const char *end;
     uint64_t layer = 0;
-    bool in_layer;
-    const char *hf = words_of(d, t->name, &end, &in_layer, &layer), *number = strstr(hf, "%u");
+    const char *words = words_of(d, t->name, &end, &layer);
 
-    if (in_layer)
-        fm_buf_printf(out, "model.layers.%" PRIu64 ".", layer);
-    if (number)
-        fm_buf_printf(out, "%.*s%" PRIu32 "%s", (int)(number - hf), hf, expert, number + 2);
-    else
-        fm_buf_str(out, hf);
+    gguf_put_name(out, d->arch, words, layer, expert);
     fm_buf_str(out, end);
     return fm_buf_ok(out);
-}
-
-bool gguf_name_of(fm_buf *out, const gguf_arch *arch, const char *hf, uint32_t *expert, bool *q,
-                  bool *k)
-{
-    static const char layers[] = "model.layers.";
-    const char *dot = strrchr(hf, '.'), *words = hf + sizeof layers - 1, *stem = NULL;
-    uint64_t layer = 0;
-
-    *expert = GGUF_NO_EXPERT;
-    *q = *k = false;
-    if (!dot || (strcmp(dot, ".weight") != 0 && strcmp(dot, ".bias") != 0))
-        return false;
-    const size_t len = (size_t)(dot - hf);
-    for (size_t i = 0; i < FM_ARRAY_LEN(TOP); i++)
-        if (strlen(TOP[i][1]) == len && memcmp(TOP[i][1], hf, len) == 0) {
-            fm_buf_printf(out, "%s%s", TOP[i][0], dot);
-            return true;
-        }
-    if (strncmp(hf, layers, sizeof layers - 1) != 0)
-        return false;
-    while (*words >= '0' && *words <= '9' && layer < FM_GGUF_MAX_LAYERS)
-        layer = layer * 10 + (uint64_t)(*words++ - '0');
-    if (*words++ != '.' || words >= dot)
-        return false;
-    stem = gguf_layer_stem(arch, words, (size_t)(dot - words), expert);
-    if (!stem)
-        return false;
-    *q = (arch->has & GGUF_PERMUTES) && strcmp(stem, "attn_q") == 0;
-    *k = (arch->has & GGUF_PERMUTES) && strcmp(stem, "attn_k") == 0;
-    fm_buf_printf(out, "blk.%" PRIu64 ".%s%s", layer, stem, dot);
-    return true;
 }

@@ -92,7 +92,7 @@ for line in open(sys.argv[2]):
     assert len(got) == len(want["logprobs"])
     error = max(abs(a - b) for a, b in zip(got, want["logprobs"]))
     assert error < 1e-5, (want["name"], error)
-assert len(names) >= 13, names
+assert len(names) >= 31, names
 EOF
 
 say "what is written from their Hugging Face folders is what llama.cpp's converter wrote, and scores the same bits"
@@ -112,10 +112,19 @@ for f in "$golden"/*.gguf; do
     ! grep -q kept "$tmp/err" || die "$name: $(cat "$tmp/err")"
     echo '{"ids": [3, 9, 14, 22, 5, 41, 17, 30]}' >../line
     scores "g/$name" "o/$name"
+    # Likewise with the config.json that transformers wrote.
+    python3 -c "
+import json, sys
+for line in map(json.loads, open(sys.argv[1])):
+    if line['name'] == sys.argv[2]:
+        json.dump(line['config'], open(sys.argv[3], 'w'))" "$golden/logprobs.jsonl" "$name" ../hf/config.json
+    want 0 import ../hf --as "c/$name"
+    want 0 export "c/$name" "../$name-c.gguf" --dtype BF16
+    same "$f" "../$name-c.gguf" tensors
     rm -r ../hf
     count=$((count + 1))
 done
-[ $count -ge 13 ] || die "only $count architectures"
+[ $count -ge 31 ] || die "only $count architectures"
 
 say "blocks stay as they are; Q8_0 is ggml's; a SentencePiece vocabulary comes back"
 for t in Q2_K IQ4_XS MXFP4; do

@@ -2,7 +2,8 @@
 """Tiny random models as llama.cpp's own converter writes them, with Hugging Face's log-probabilities.
 
 usage: make_gguf.py OUT_DIR LLAMA_CPP      made with torch 2.15, transformers 5.23, the llama.cpp of llama-cpp-python 0.3.36
-OUT/<name>.gguf (matrices bfloat16, norms F32) and OUT/logprobs.jsonl: {"name", "ids", "logprobs"}, float32, eager attention.
+OUT/<name>.gguf (matrices bfloat16, norms F32) and OUT/logprobs.jsonl: {"name", "config", "ids", "logprobs"}, float32, eager attention;
+config is the folder's config.json.
 """
 import json, logging, os, pathlib, shutil, sys, tempfile
 out, llama = sys.argv[1:3]
@@ -18,6 +19,7 @@ base = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_hea
             pad_token_id=0)
 dec = dict(base, intermediate_size=24, num_key_value_heads=1)
 def rope(**kw): return dict(rope_theta=100.0, **kw)
+def rope10k(**kw): return dict(rope_type="default", rope_theta=10000.0, **kw) # the only base that these files have
 A = {
  "llama": tf.LlamaConfig(**dec, attention_bias=True, rope_parameters=rope(rope_type="linear", factor=2.0)),
  "mixtral": tf.MixtralConfig(**dec, num_local_experts=3, num_experts_per_tok=2),
@@ -34,7 +36,29 @@ A = {
  "smollm3": tf.SmolLM3Config(**dict(dec, num_hidden_layers=4)),
  "stablelm": tf.StableLmConfig(**dec, use_qkv_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.25)),
  "starcoder2": tf.Starcoder2Config(**dec, sliding_window=None),
+ "arcee": tf.ArceeConfig(**dec),
+ "ministral3": tf.Ministral3Config(**dec, head_dim=8, rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32, beta_fast=4.0, beta_slow=0.5,
+    mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1)),
+ "internlm3": tf.InternLM3Config(**dec, head_dim=8, attention_bias=True, mlp_bias=True),
+ "gemma": tf.GemmaConfig(**dec, head_dim=12),
+ "phi2": tf.PhiConfig(**dict(dec, intermediate_size=64, num_key_value_heads=2), rope_parameters=rope10k(partial_rotary_factor=0.5)),
+ "olmo": tf.OlmoConfig(**dec),
+ "olmo3": tf.Olmo3Config(**dec, sliding_window=6, layer_types=["full_attention", "sliding_attention"], rope_parameters={"full_attention": rope(rope_type="yarn", factor=4.0,
+    original_max_position_embeddings=16, attention_factor=1.138629436111989), "sliding_attention": rope(rope_type="default")}),
+ "olmoe": tf.OlmoeConfig(**dict(dec, num_key_value_heads=2), num_experts=3, num_experts_per_tok=2),
+ "command-r": tf.CohereConfig(**dec, logit_scale=0.3, rope_parameters=rope(rope_type="default")),
+ "cohere2": tf.Cohere2Config(**dict(dec, num_hidden_layers=4), sliding_window=6),
+ "exaone4": tf.Exaone4Config(**dec, sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True),
+ "seed_oss": tf.SeedOssConfig(**dec, head_dim=12, attention_bias=True),
+ "chatglm": tf.GlmConfig(**dict(dec, max_position_embeddings=16), head_dim=8, rms_norm_eps=1e-5, rope_parameters=rope10k(partial_rotary_factor=0.5)),
+ "glm4": tf.Glm4Config(**dec, head_dim=12, attention_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "ernie4_5": tf.Ernie4_5Config(**dec, head_dim=12),
+ "hunyuan-dense": tf.HunYuanDenseV1Config(**dec, head_dim=8),
+ "nemotron": tf.NemotronConfig(**dec, mlp_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
+ "jais2": tf.Jais2Config(**dec, head_dim=12),
 }
+# What the converter still looks for under the names of older configs.
+OLD = {"cohere2": {"rotary_pct": 1.0}}
 ids = torch.randint(3, V, (1, T), generator=torch.Generator().manual_seed(1))
 lines = []
 for name, cfg in A.items():
@@ -46,9 +70,11 @@ for name, cfg in A.items():
     for p in m.parameters(): p.data = p.data.bfloat16().float()
     with torch.inference_mode():
         logp = torch.log_softmax(m(input_ids=ids).logits[0].double(), -1)
-    lines.append({"name": name, "ids": ids[0].tolist(), "logprobs": [float(logp[i, ids[0, i + 1]]) for i in range(T - 1)]})
     d = pathlib.Path(tempfile.mkdtemp())
     m.save_pretrained(d)
+    config = json.load(open(d / "config.json"))
+    lines.append({"name": name, "config": config, "ids": ids[0].tolist(), "logprobs": [float(logp[i, ids[0, i + 1]]) for i in range(T - 1)]})
+    json.dump(config | OLD.get(name, {}), open(d / "config.json", "w"))
     json.dump({"model": {"vocab": {str(i): i for i in range(V)}}, "added_tokens": []}, open(d / "tokenizer.json", "w"))
     hp = conversion.base.ModelBase.load_hparams(d, False)
     cls = conversion.get_model_class(hp["architectures"][0])
