@@ -1,4 +1,5 @@
-/* source.h - foreign model files in and out: HF folders, safetensors, GGUF, PEFT adapters.
+/* source.h - foreign model files in and out: HF folders, safetensors, GGUF, adapters of PEFT and of
+ * llama.cpp.
  *
  * Opening gives the canonical tree (DESIGN section 2: HF names and HF row order, whatever the
  * format) with ids, and a provider of the bytes; nothing is written. A GGUF's config.json and
@@ -29,7 +30,13 @@ typedef struct fm_source fm_source; /* immutable once open; provider is thread-s
  * Links that lead out of a folder are refused, except from a snapshot in Hugging Face's cache to
  * its blobs/. */
 FM_CHECKED fm_status fm_source_open(fm_source **out, const char *path);
+/* The same for what may be an adapter of a version: a LoRA of llama.cpp's (GGUF) has no names and
+ * rows of Hugging Face's without the model.json of its parent (NULL: it is kept as it is). parent
+ * and p are not used after the return. FM_EBASE: it is made for another model. */
+FM_CHECKED fm_status fm_source_open_for(fm_source **out, const char *path, const fm_tree *parent,
+                                        const fm_provider *p);
 void fm_source_close(fm_source *src);
+bool fm_source_is_adapter(const fm_source *src); /* its tree is fm_adapter_apply's `adapter` */
 fm_source_kind fm_source_kind_of(const fm_source *src);
 const fm_tree *fm_source_tree(const fm_source *src);  /* borrowed */
 fm_provider fm_source_provider(const fm_source *src); /* valid while src is open */
@@ -67,6 +74,9 @@ typedef enum fm_export_format {
     FM_EXPORT_SAFETENSORS, /* one file */
     FM_EXPORT_PEFT,        /* the topmost adapter as PEFT writes it */
     FM_EXPORT_GGUF,        /* one file; FM_EUNSUPPORTED: GGUF has no words for the model */
+    /* Its LoRA adapters as llama.cpp's: one file, or of several a folder of "0-lora.gguf", ...;
+     * FM_EUNSUPPORTED: one of them changes the model by more than W + alpha / rank * (B A). */
+    FM_EXPORT_GGUF_LORA,
 } fm_export_format;
 
 /* dst: a new folder (a file for SAFETENSORS and GGUF, and for a SOURCE that was one file);
@@ -121,7 +131,8 @@ FM_CHECKED fm_status fm_adapter_config_check(const fm_json *config, const char *
  * rslora resolved. module: "model.layers.1.self_attn.q_proj". */
 typedef struct fm_lora_spec {
     uint32_t r;
-    float scale; /* alpha / r, or alpha / sqrt(r) */
+    float scale;  /* alpha / r, or alpha / sqrt(r) */
+    double alpha; /* scale * r */
 } fm_lora_spec;
 FM_CHECKED fm_status fm_lora_spec_of(fm_lora_spec *out, const fm_json *adapter_config,
                                      const char *module);

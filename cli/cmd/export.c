@@ -106,15 +106,16 @@ static bool take_dtype(fm_view_opts *opts, char upper[8], const char *name)
 
 int cmd_export(cli *c, int argc, char **argv)
 {
-    static const char *const names[] = {"source", "hf", "safetensors", "peft", "gguf"};
-    static const fm_export_format formats[] = {
-        FM_EXPORT_SOURCE, FM_EXPORT_HF, FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT, FM_EXPORT_GGUF};
+    static const char *const names[] = {"source", "hf", "safetensors", "peft", "gguf", "gguf-lora"};
+    static const fm_export_format formats[] = {FM_EXPORT_SOURCE,      FM_EXPORT_HF,
+                                               FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT,
+                                               FM_EXPORT_GGUF,        FM_EXPORT_GGUF_LORA};
     const char *args[2], *format = NULL, *dtype_name = NULL;
     size_t n, f;
     const opt_spec table[] = {
         {0, "format", OPT_STR, "F",
-         "hf (default), safetensors, peft, gguf (default for DST.gguf), or source: the bytes that "
-         "came in",
+         "hf (default), safetensors, peft, gguf (default for DST.gguf), gguf-lora: adapters alone, "
+         "or source: the bytes that came in",
          &format},
         {0, "dtype", OPT_STR, "D",
          "f32, bf16, f16; for gguf also q8_0, q6_k, q5_k_m, q4_k_m, ...: the file that "
@@ -130,7 +131,9 @@ int cmd_export(cli *c, int argc, char **argv)
     for (f = 0; f < FM_ARRAY_LEN(names) && strcmp(format, names[f]) != 0; f++)
         ;
     if (f == FM_ARRAY_LEN(names))
-        return cli_usage_error(c, "--format wants hf, safetensors, peft, gguf or source, got '%s'",
+        return cli_usage_error(c,
+                               "--format wants hf, safetensors, peft, gguf, gguf-lora or source, "
+                               "got '%s'",
                                format);
     fm_view_opts opts = {.format = formats[f]};
     char upper[8] = {0};

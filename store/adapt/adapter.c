@@ -258,10 +258,9 @@ fm_status fm_lora_spec_of(fm_lora_spec *out, const fm_json *config, const char *
                        "a number",
                        module);
     out->r = (uint32_t)r;
-    if (fm_json_bool(fm_json_get(config, "use_rslora"), false))
-        out->scale = (float)(a / sqrt((double)r));
-    else
-        out->scale = (float)(a / (double)r);
+    const bool root = fm_json_bool(fm_json_get(config, "use_rslora"), false);
+    out->scale = (float)(root ? a / sqrt((double)r) : a / (double)r);
+    out->alpha = root ? a * sqrt((double)r) : a;
     return FM_OK;
 }
 

@@ -143,6 +143,12 @@ fm_status exp_write(const fm_view *v, const char *dst)
     return rc;
 }
 
+static bool is_gguf_name(const char *path)
+{
+    const size_t n = strlen(path);
+    return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
+}
+
 fm_status fm_export_as(const fm_tree *tree, const fm_provider *p, const char *dst,
                        const fm_view_opts *opts)
 {
@@ -151,6 +157,9 @@ fm_status fm_export_as(const fm_tree *tree, const fm_provider *p, const char *ds
     if (fm_path_exists(dst))
         return fm_fail(FM_EEXISTS, "%s: is there already; export to a new path", dst);
     fm_status rc = fm_view_open(&v, tree, p, opts);
+    if (rc == FM_OK && opts->format == FM_EXPORT_GGUF_LORA && !v->single && is_gguf_name(dst))
+        rc = fm_fail(FM_EINVAL, "%s: this version has %zu adapters, a GGUF for each; name a folder",
+                     dst, v->count);
     FM_THEN(rc, exp_write(v, dst));
     fm_view_close(v);
     return rc;

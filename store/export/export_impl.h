@@ -107,6 +107,7 @@ fm_status exp_hf(fm_view *v, fm_dtype dtype, uint64_t shard_bytes);
 fm_status exp_safetensors(fm_view *v, fm_dtype dtype);
 fm_status exp_peft(fm_view *v, const fm_view_opts *opts);
 fm_status exp_gguf(fm_view *v, const fm_view_opts *opts);
+fm_status exp_gguf_lora(fm_view *v, fm_dtype dtype);
 /* Reads model.json, which must have an object 'config'. FM_EUNSUPPORTED: there is none. */
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
 

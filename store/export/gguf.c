@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GGUF_VERSION = 3, ALIGN = 32, QUANT_VERSION = 2 };
+enum { GGUF_VERSION = 3, ALIGN = 32 };
 
 typedef struct tensor {
     char *name;        /* owned; GGUF's */
@@ -95,12 +95,9 @@ static bool ends_in(const char *text, const char *end)
 /* What has no effect, and the head of a tied model, which is its embedding. */
 static bool is_idle(const writing *w, const char *name)
 {
-    const fm_json *tied = fm_json_get(w->model.config, "tie_word_embeddings");
-
     if (gguf_is_idle(w->model.arch, name))
         return true;
-    return ends_in(name, "lm_head.weight") && !w->v->plan.unties &&
-           fm_json_bool(tied, w->model.arch->has & GGUF_TIED);
+    return ends_in(name, "lm_head.weight") && !w->v->plan.unties && ggw_is_tied(&w->model);
 }
 
 static fm_status add_tensor(size_t *at, writing *w, const char *name, uint32_t parts)
@@ -137,15 +134,15 @@ static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
     return fm_dtype_get(stored)->is_block && w->term_count > 0 ? FM_F32 : stored;
 }
 
-static fm_status check_rows(const writing *w, const exp_weight *one, uint32_t heads)
+fm_status ggw_check_rows(const ggw_model *m, const exp_weight *one)
 {
     const fm_shape *s = &one->base->shape;
 
-    if (s->rank == 0 || s->dim[0] != (uint64_t)heads * w->model.head_dim)
+    if (one->heads > 0 && (s->rank == 0 || s->dim[0] != one->heads * m->head_dim))
         return fm_fail(FM_EUNSUPPORTED,
                        "tensor '%s' does not have %" PRIu32 " heads of %" PRIu64
                        " rows, as config.json says; mend the config and import it again",
-                       one->name, heads, w->model.head_dim);
+                       one->name, one->heads, m->head_dim);
     return FM_OK;
 }
 
@@ -194,17 +191,21 @@ static fm_status check_place(const writing *w, const exp_weight *one, const char
     return FM_OK;
 }
 
+uint32_t ggw_heads_of(const ggw_model *m, const char *stem)
+{
+    if (!(m->arch->has & GGUF_PERMUTES))
+        return 0;
+    if (strcmp(stem, "attn_q") == 0)
+        return (uint32_t)m->heads;
+    return strcmp(stem, "attn_k") == 0 ? (uint32_t)m->kv_heads : 0;
+}
+
 /* How the rows of a weight are ordered, and what is added to it. */
 static fm_status set_form(const writing *w, exp_weight *one, const char *stem, const char *name)
 {
-    const uint32_t has = w->model.arch->has;
-
-    if ((has & GGUF_PERMUTES) && strcmp(stem, "attn_q") == 0)
-        one->heads = (uint32_t)w->model.heads;
-    if ((has & GGUF_PERMUTES) && strcmp(stem, "attn_k") == 0)
-        one->heads = (uint32_t)w->model.kv_heads;
-    one->plus_1 = (has & GGUF_PLUS_1) && ends_in(name, "_norm.weight");
-    return one->heads > 0 ? check_rows(w, one, one->heads) : FM_OK;
+    one->heads = ggw_heads_of(&w->model, stem);
+    one->plus_1 = (w->model.arch->has & GGUF_PLUS_1) && ends_in(name, "_norm.weight");
+    return ggw_check_rows(&w->model, one);
 }
 
 static fm_status place_weight(writing *w, exp_weight *one, fm_dtype wanted)
@@ -254,35 +255,51 @@ static fm_status check_parts(tensor *t)
 
 /* ---- the file ---- */
 
-static uint64_t padded(uint64_t bytes)
+uint64_t ggw_padded(uint64_t bytes)
 {
     return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-static fm_status put_info(fm_buf *out, const tensor *t, bool mixed, uint64_t *at)
+fm_status ggw_info(fm_buf *out, const ggw_place *t, uint64_t *at)
 {
-    const fm_shape one = {1, {t->table ? t->table->count : 0}};
-    const fm_shape *shape = t->table ? &one : &t->part[0]->base->shape;
-    const fm_dtype dtype = t->table ? FM_F32 : t->part[0]->dtype;
-    const uint32_t dims = mixed ? ggw_mix_dims(shape, t->parts) : shape->rank + (t->parts > 1);
     uint32_t type = 0;
 
-    if (!fm_gguf_ggml_type(&type, dtype))
+    if (!fm_gguf_ggml_type(&type, t->dtype))
         return fm_fail(FM_EUNSUPPORTED, "tensor '%s': ggml has no type %s", t->name,
-                       fm_dtype_get(dtype)->name);
+                       fm_dtype_get(t->dtype)->name);
     ggw_text(out, fm_span_str(t->name));
-    fm_buf_u32(out, dims);
-    for (uint32_t i = 0; i < dims; i++)
-        fm_buf_u64(out, i < shape->rank ? shape->dim[shape->rank - 1 - i] : t->parts);
+    fm_buf_u32(out, t->dims);
+    for (uint32_t i = 0; i < t->dims; i++)
+        fm_buf_u64(out, i < t->shape.rank ? t->shape.dim[t->shape.rank - 1 - i] : t->parts);
     fm_buf_u32(out, type);
     fm_buf_u64(out, *at);
-    *at += padded(t->bytes);
+    *at += ggw_padded(t->bytes);
     return FM_OK;
 }
 
-static void put_zeros(fm_buf *out)
+static fm_status put_info(fm_buf *out, const tensor *t, bool mixed, uint64_t *at)
 {
-    for (uint64_t n = padded(out->len) - out->len; n > 0; n--)
+    ggw_place p = {.name = t->name, .parts = t->parts, .bytes = t->bytes};
+
+    p.shape = t->table ? (fm_shape){1, {t->table->count}} : t->part[0]->base->shape;
+    p.dtype = t->table ? FM_F32 : t->part[0]->dtype;
+    p.dims = mixed ? ggw_mix_dims(&p.shape, t->parts) : p.shape.rank + (t->parts > 1);
+    return ggw_info(out, &p, at);
+}
+
+void ggw_begin(fm_buf *out, uint64_t tensors, const ggw_fields *fields)
+{
+    fm_buf_init(out, 0);
+    fm_buf_str(out, "GGUF");
+    fm_buf_u32(out, GGUF_VERSION);
+    fm_buf_u64(out, tensors);
+    fm_buf_u64(out, fields->count);
+    fm_buf_append(out, fields->bytes.data, fields->bytes.len);
+}
+
+void ggw_pad(fm_buf *out)
+{
+    for (uint64_t n = ggw_padded(out->len) - out->len; n > 0; n--)
         fm_buf_u8(out, 0);
 }
 
@@ -293,15 +310,10 @@ static fm_status add_head(writing *w)
     fm_buf out;
     fm_status rc = FM_OK;
 
-    fm_buf_init(&out, 0);
-    fm_buf_str(&out, "GGUF");
-    fm_buf_u32(&out, GGUF_VERSION);
-    fm_buf_u64(&out, w->count);
-    fm_buf_u64(&out, w->fields.count);
-    fm_buf_append(&out, w->fields.bytes.data, w->fields.bytes.len);
+    ggw_begin(&out, w->count, &w->fields);
     for (size_t i = 0; rc == FM_OK && i < w->count; i++)
         rc = put_info(&out, &w->t[i], w->mix != NULL, &at);
-    put_zeros(&out);
+    ggw_pad(&out);
     const uint64_t head = out.len;
     for (size_t i = 0; i < w->count; i++) {
         w->t[i].kept = out.len;
@@ -321,7 +333,7 @@ static fm_status add_bytes(writing *w)
             FM_TRY(exp_add_kept(w->v, w->t[i].kept, w->t[i].bytes));
         for (uint32_t k = 0; k < w->t[i].parts; k++)
             FM_TRY(exp_add_weight(w->v, w->t[i].part[k]));
-        FM_TRY(exp_add_zeros(w->v, padded(w->t[i].bytes) - w->t[i].bytes));
+        FM_TRY(exp_add_zeros(w->v, ggw_padded(w->t[i].bytes) - w->t[i].bytes));
     }
     return FM_OK;
 }
@@ -349,22 +361,28 @@ static void file_type(ggw_fields *f, const writing *w)
             ggw_u32(f, "general.file_type", known[i].number);
 }
 
+void ggw_general(ggw_fields *f, const ggw_model *m, const char *type)
+{
+    const char *name = fm_json_cstr(fm_json_get(m->config, "_name_or_path"), "");
+
+    ggw_str(f, "general.architecture", fm_span_str(m->arch->prefix));
+    ggw_str(f, "general.type", fm_span_str(type));
+    name = fm_path_base(name);
+    if (!*name)
+        name = fm_json_cstr(fm_json_get(m->config, "model_type"), "");
+    ggw_str(f, "general.name", fm_span_str(name));
+}
+
 static fm_status write_fields(writing *w)
 {
     ggw_fields *f = &w->fields;
-    const char *name = fm_json_cstr(fm_json_get(w->model.config, "_name_or_path"), "");
 
-    ggw_str(f, "general.architecture", fm_span_str(w->model.arch->prefix));
-    ggw_str(f, "general.type", fm_span_str("model"));
-    name = fm_path_base(name);
-    if (!*name)
-        name = fm_json_cstr(fm_json_get(w->model.config, "model_type"), "");
-    ggw_str(f, "general.name", fm_span_str(name));
+    ggw_general(f, &w->model, "model");
     FM_TRY(ggw_arch_fields(f, &w->model));
     if (!w->mix)
         file_type(f, w);
     FM_TRY(ggw_tokenizer_fields(f, w->v, &w->model));
-    ggw_u32(f, "general.quantization_version", QUANT_VERSION);
+    ggw_u32(f, "general.quantization_version", GGW_QUANT_VERSION);
     if (w->mix)
         ggw_u32(f, "general.file_type", ggw_mix_file_type(w->mix));
     return fm_buf_ok(&f->bytes);

@@ -173,6 +173,11 @@ fm_status ggw_read_model(ggw_model *m, const fm_json *config)
     return read_rotary(m);
 }
 
+bool ggw_is_tied(const ggw_model *m)
+{
+    return fm_json_bool(fm_json_get(m->config, "tie_word_embeddings"), m->arch->has & GGUF_TIED);
+}
+
 void ggw_model_free(ggw_model *m)
 {
     for (size_t i = 0; i < m->tables; i++)

@@ -59,10 +59,35 @@ uint32_t ggw_mix_dims(const fm_shape *shape, uint32_t parts);
 
 /* Reads what names and rows need. FM_EUNSUPPORTED: GGUF has no words for it. */
 fm_status ggw_read_model(ggw_model *m, const fm_json *config);
+bool ggw_is_tied(const ggw_model *m); /* the head is the embedding */
 void ggw_model_free(ggw_model *m);
 /* The fields below the architecture's prefix, and m->table. */
 fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m);
 /* The fields of the tokenizer in tokenizer/, if there is one. */
 fm_status ggw_tokenizer_fields(ggw_fields *f, const fm_view *v, const ggw_model *m);
+/* general.architecture, general.type, general.name. */
+void ggw_general(ggw_fields *f, const ggw_model *m, const char *type);
+#define GGW_QUANT_VERSION 2u /* general.quantization_version */
+
+/* By how many heads the rows of a weight turn, by GGUF's stem of its name; 0: they do not. */
+uint32_t ggw_heads_of(const ggw_model *m, const char *stem);
+/* Requires whole heads where the weight's rows turn: FM_EUNSUPPORTED. */
+fm_status ggw_check_rows(const ggw_model *m, const exp_weight *one);
+
+/* A tensor's line in the head. */
+typedef struct ggw_place {
+    const char *name;
+    fm_shape shape;
+    uint32_t dims;  /* written: those of shape, then `parts` */
+    uint32_t parts; /* so many of the shape */
+    fm_dtype dtype;
+    uint64_t bytes;
+} ggw_place;
+/* The head: begun, with the fields; then a tensor's name and place, which *at moves past its
+ * bytes; then padded, as each tensor's bytes are. */
+void ggw_begin(fm_buf *out, uint64_t tensors, const ggw_fields *fields);
+fm_status ggw_info(fm_buf *out, const ggw_place *t, uint64_t *at);
+void ggw_pad(fm_buf *out);
+uint64_t ggw_padded(uint64_t bytes);
 
 #endif

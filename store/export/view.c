@@ -187,6 +187,8 @@ static fm_status fill(fm_view *v, const fm_view_opts *opts, uint64_t shard_bytes
         return exp_peft(v, opts);
     case FM_EXPORT_GGUF:
         return exp_gguf(v, opts);
+    case FM_EXPORT_GGUF_LORA:
+        return exp_gguf_lora(v, opts->dtype);
     }
     return fm_fail(FM_EINVAL, "unknown export format %d", (int)opts->format);
 }

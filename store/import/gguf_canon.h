@@ -162,6 +162,9 @@ fm_status gguf_set_int(fm_json *o, const char *key, uint64_t v);
 fm_status gguf_set_setting(fm_json *o, const gguf_dims *d, const fm_gguf *g, const gguf_setting *s);
 /* Sets rope_scaling in config, if the file has one (gguf_rope.c). */
 fm_status gguf_rope_scaling(fm_json *config, const gguf_dims *d, const fm_gguf *g, double theta);
+/* A LoRA of llama.cpp's, which belongs to a model. Opens it as PEFT's, by src->parent's model. */
+bool gguf_is_adapter(const fm_gguf *g);
+fm_status gguf_open_lora(fm_source *src, src_file *f, const fm_gguf *g);
 /* Puts the files of tokenizer/, if the file has a tokenizer. */
 fm_status gguf_tokenizer(fm_source *src, const fm_gguf *g);
 /* The pre_tokenizer, normalizer (NULL: none) and ignore_merges of a `tokenizer.ggml.pre` value. */

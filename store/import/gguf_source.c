@@ -304,7 +304,14 @@ fm_status src_open_gguf(fm_source *src)
 
     src->kind = FM_SOURCE_GGUF;
     FM_THEN(rc, open_parts(o, src));
-    if (rc == FM_OK) {
+    const bool adapter = rc == FM_OK && gguf_is_adapter(o->g[0]);
+    if (adapter && src->parent) {
+        rc = gguf_open_lora(src, o->file[0], o->g[0]);
+    } else if (adapter) {
+        rc = fm_fail(FM_EUNSUPPORTED, "it is an adapter; import it with --parent REV to put it on "
+                                      "the model that it was made for");
+        rc = keep(src, o, false);
+    } else if (rc == FM_OK) {
         const bool vocabulary = !has_tensors(o);
         rc = vocabulary ? fm_fail(FM_EUNSUPPORTED, "it has no tensors") : translate(src, o, &d);
         if (rc == FM_OK)

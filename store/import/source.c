@@ -194,6 +194,17 @@ static fm_status open_any(fm_source *src)
 
 fm_status fm_source_open(fm_source **out, const char *path)
 {
+    return fm_source_open_for(out, path, NULL, NULL);
+}
+
+bool fm_source_is_adapter(const fm_source *src)
+{
+    return src->root[0] != '\0';
+}
+
+fm_status fm_source_open_for(fm_source **out, const char *path, const fm_tree *parent,
+                             const fm_provider *p)
+{
     fm_source *src = fm_calloc(1, sizeof *src);
     fm_status rc = src ? FM_OK : FM_ENOMEM;
 
@@ -201,6 +212,8 @@ fm_status fm_source_open(fm_source **out, const char *path)
     if (!src)
         return rc;
     src->root = "";
+    src->parent = parent;
+    src->parent_p = p;
     src->path = fm_strdup(path);
     if (!src->path)
         rc = FM_ENOMEM;

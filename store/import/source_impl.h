@@ -65,6 +65,8 @@ struct fm_source {
     bool single; /* one file came in, not a folder */
     char *path;
     const char *root; /* "" or "adapters/0-lora"; in the arena */
+    const fm_tree *parent; /* fm_source_open_for's; may be NULL */
+    const fm_provider *parent_p;
     fm_arena *arena;
     fm_tree *tree;
     fm_map *by_id; /* digest -> src_piece */

@@ -2,7 +2,7 @@
 """gguf_same.py WANTED GOT tensors|tokenizer - compares two GGUF files, with Python's own library alone.
 
 tensors: every tensor has the same name, type, shape and bytes, and every field of WANTED below its architecture's
-prefix, and general.architecture, has the same value. tokenizer: every field of WANTED below tokenizer. has it; one
+prefix or adapter., general.architecture and general.type has the same value. tokenizer: every field of WANTED below tokenizer. has it; one
 that says that no token is added may be missing in WANTED."""
 import struct
 import sys
@@ -57,8 +57,9 @@ def main():
     want, got = Reader(sys.argv[1]), Reader(sys.argv[2])
     if sys.argv[3] == "tensors":
         prefix = want.fields["general.architecture"].decode() + "."
-        keys = [k for k in want.fields if k.startswith(prefix)] + ["general.architecture"]
-        assert len(keys) >= 8
+        keys = [k for k in want.fields if k.startswith((prefix, "adapter."))]
+        keys += ["general.architecture"] + (["general.type"] if "general.type" in want.fields else [])
+        assert len(keys) >= (4 if b"adapter" == want.fields.get("general.type") else 8)
         assert set(want.tensors) == set(got.tensors), set(want.tensors) ^ set(got.tensors)
         for name, t in want.tensors.items():
             assert t[:2] == got.tensors[name][:2], (name, t[:2], got.tensors[name][:2])

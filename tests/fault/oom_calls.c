@@ -333,11 +333,12 @@ static fm_status c_open_peft(world *w)
     return open_and_read(w->peft);
 }
 
-static fm_status laid_on(world *w, fm_source **base, fm_source **adapter, fm_tree **out)
+static fm_status laid_on(world *w, const char *model, fm_source **base, fm_source **adapter,
+                         fm_tree **out)
 {
     fm_buf warning;
     fm_buf_init(&warning, 0);
-    fm_status rc = fm_source_open(base, w->hf);
+    fm_status rc = fm_source_open(base, model);
     if (rc == FM_OK)
         rc = fm_source_open(adapter, w->peft);
     if (rc == FM_OK)
@@ -351,7 +352,7 @@ static fm_status c_adapter(world *w)
 {
     fm_source *base = NULL, *adapter = NULL;
     fm_tree *tree = NULL;
-    fm_status rc = laid_on(w, &base, &adapter, &tree);
+    fm_status rc = laid_on(w, w->hf, &base, &adapter, &tree);
     fm_tree_free(tree);
     fm_source_close(base);
     fm_source_close(adapter);
@@ -373,7 +374,7 @@ static fm_status export_laid(world *w, fm_export_format format)
     fm_source *pair[2] = {NULL, NULL};
     fm_tree *tree = NULL;
     fm_provider p = {.ctx = pair, .read = read_either};
-    fm_status rc = laid_on(w, &pair[0], &pair[1], &tree);
+    fm_status rc = laid_on(w, w->hf, &pair[0], &pair[1], &tree);
     if (rc == FM_OK)
         rc = fm_export(tree, &p, w->out, format, FM_DTYPE_NONE);
     fm_tree_free(tree);
@@ -418,6 +419,24 @@ static fm_status c_export_as_gguf(world *w)
         rc = fm_export(fm_source_tree(src), &p, w->out, FM_EXPORT_GGUF, FM_F16);
     }
     fm_source_close(src);
+    return rc;
+}
+
+/* An adapter as a GGUF of its own, which is opened again as its model's. */
+static fm_status c_export_gguf_lora(world *w)
+{
+    fm_source *pair[2] = {NULL, NULL}, *back = NULL;
+    fm_tree *tree = NULL;
+    fm_provider p = {.ctx = pair, .read = read_either};
+    fm_status rc = laid_on(w, w->whole, &pair[0], &pair[1], &tree);
+    if (rc == FM_OK)
+        rc = fm_export(tree, &p, w->out, FM_EXPORT_GGUF_LORA, FM_F16);
+    if (rc == FM_OK)
+        rc = fm_source_open_for(&back, w->out, tree, &p);
+    fm_source_close(back);
+    fm_tree_free(tree);
+    fm_source_close(pair[0]);
+    fm_source_close(pair[1]);
     return rc;
 }
 
@@ -759,6 +778,7 @@ static void source_calls(void **state)
     TRY_AFTER(c_export_merged, no_out);
     TRY_AFTER(c_export_file, no_out);
     TRY_AFTER(c_export_as_gguf, no_out);
+    TRY_AFTER(c_export_gguf_lora, no_out);
     TRY_AFTER(c_export_peft, no_out);
     TRY_AFTER(c_export_source, no_out);
     TRY_AFTER(c_export_gguf, no_out);

@@ -27,6 +27,34 @@ static void read_tensors(const fm_gguf *g, const gguf_dims *d)
     fm_buf_release(&name);
 }
 
+/* An adapter, of a parent whose heads and layers are the corpus's. */
+static void read_adapter(const fm_gguf *g, const uint8_t *data, size_t size)
+{
+    static const char model[] =
+        "{\"config\": {\"model_type\": \"llama\", \"num_hidden_layers\": 2, \"hidden_size\": 16, "
+        "\"num_attention_heads\": 2, \"num_key_value_heads\": 1}}";
+    src_file f = {.name = "f", .map = {data, size}}, *files[] = {&f};
+    fm_source src = {.root = "", .file = files, .file_count = 1};
+    fm_tree *parent = NULL;
+
+    fm_buf_init(&f.literal, 0);
+    fm_assert(fm_tree_new(&parent) == FM_OK && fm_tree_new(&src.tree) == FM_OK &&
+              fm_arena_new(&src.arena) == FM_OK && fm_map_new(&src.by_id) == FM_OK &&
+              fm_tree_put_file(parent, "model.json", fm_span_str(model)) == FM_OK);
+    src.parent = parent;
+    if (gguf_open_lora(&src, &f, g) < 0)
+        fm_assert(fm_error_text()[0] != '\0');
+    for (size_t i = 0; i < src.tensor_count; i++)
+        fm_assert(strncmp(src.tensor[i].path, "adapters/0-lora/tensors/", 24) == 0);
+    fm_free(f.part);
+    fm_buf_release(&f.literal);
+    fm_free(src.tensor);
+    fm_map_free(src.by_id);
+    fm_arena_free(src.arena);
+    fm_tree_free(src.tree);
+    fm_tree_free(parent);
+}
+
 static void read_meaning(fm_gguf *g)
 {
     const gguf_parts parts = {&g, 1};
@@ -53,10 +81,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     fm_gguf *g = NULL;
 
-    if (fm_gguf_parse(&g, fm_span_of(data, size), "fuzz") == FM_OK)
+    if (fm_gguf_parse(&g, fm_span_of(data, size), "fuzz") == FM_OK) {
         read_meaning(g);
-    else
+        if (gguf_is_adapter(g))
+            read_adapter(g, data, size);
+    } else {
         fm_assert(fm_error_text()[0] != '\0');
+    }
     fm_gguf_close(g);
     return 0;
 }

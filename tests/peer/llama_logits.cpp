@@ -1,12 +1,15 @@
 // llama_logits.cpp - llama.cpp's logits of given token ids, for the error table of bench_infer.
 //
-// usage: llama-logits MODEL.gguf THREADS CONTEXT IDS     IDS: a file of int32, little-endian
+// usage: llama-logits MODEL.gguf THREADS CONTEXT IDS [--exact] [LORA.gguf...]
+// IDS: a file of int32, little-endian. --exact: keys and values in F32, no flash attention. Each LoRA
+// is added with scale 1.
 // Writes [ids, vocab] float32 to standard output. Ids are taken CONTEXT at a time; each piece
 // begins with an empty cache, and nothing (no BOS) is put before it. Built by
 // tests/bench/build_llama.sh.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "llama.h"
@@ -43,11 +46,24 @@ static llama_batch piece(const int32_t *ids, int n)
     return b;
 }
 
+static bool add_loras(llama_context *ctx, llama_model *model, char **path, int n)
+{
+    std::vector<llama_adapter_lora *> loras;
+    std::vector<float> scales((size_t)n, 1.0f);
+    for (int i = 0; i < n; i++) {
+        llama_adapter_lora *lora = llama_adapter_lora_init(model, path[i]);
+        if (!lora)
+            return false;
+        loras.push_back(lora); // freed with the model
+    }
+    return llama_set_adapters_lora(ctx, loras.data(), loras.size(), scales.data()) == 0;
+}
+
 int main(int argc, char **argv)
 {
     std::vector<int32_t> ids;
-    if (argc != 5 || !read_ids(argv[4], ids))
-        return fail("usage: llama-logits MODEL.gguf THREADS CONTEXT IDS");
+    if (argc < 5 || !read_ids(argv[4], ids))
+        return fail("usage: llama-logits MODEL.gguf THREADS CONTEXT IDS [--exact] [LORA.gguf...]");
     const int threads = atoi(argv[2]);
     const size_t context = strtoul(argv[3], nullptr, 10);
     llama_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
@@ -58,10 +74,18 @@ int main(int argc, char **argv)
     llama_context_params p = llama_context_default_params();
     p.n_ctx = p.n_batch = p.n_ubatch = (uint32_t)context;
     p.n_threads = p.n_threads_batch = threads;
+    const bool exact = argc > 5 && strcmp(argv[5], "--exact") == 0;
+    if (exact) {
+        p.type_k = p.type_v = GGML_TYPE_F32;
+        p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
+    }
     llama_context *ctx = llama_init_from_model(model, p);
     const size_t vocab = (size_t)llama_vocab_n_tokens(llama_model_get_vocab(model));
     if (!ctx)
         return fail("no context");
+    const int first = exact ? 6 : 5;
+    if (argc > first && !add_loras(ctx, model, argv + first, argc - first))
+        return fail("a LoRA does not load");
     for (size_t at = 0; at < ids.size(); at += context) {
         const int n = (int)(ids.size() - at < context ? ids.size() - at : context);
         llama_batch b = piece(ids.data() + at, n);

@@ -72,7 +72,7 @@ static fm_status compose(fm_ops *c, importing *im)
 {
     fm_status rc;
     const fm_tree *own = fm_source_tree(im->source);
-    if (fm_source_kind_of(im->source) == FM_SOURCE_PEFT) {
+    if (fm_source_is_adapter(im->source)) {
         if (!im->parent)
             return fm_fail(FM_EINVAL,
                            "%s: is an adapter; name the version that it was trained on "
@@ -149,7 +149,7 @@ static const char *kind_of(const importing *im, char *word, size_t bytes)
 {
     if (im->o->kind)
         return im->o->kind;
-    if (fm_source_kind_of(im->source) == FM_SOURCE_PEFT)
+    if (fm_source_is_adapter(im->source))
         return adapter_kind(fm_source_tree(im->source), word, bytes);
     return im->parent ? "finetune" : "import";
 }
@@ -249,7 +249,8 @@ static fm_status open_source(fm_ops *c, importing *im)
         FM_TRY(download(c, im));
     const char *path = im->hub ? fmr_hub_path(im->hub) : im->o->path;
     (void)fmo_ui_progress(c, 0, 0, "hashing %s", im->hub ? fmr_hub_name(im->hub) : path);
-    fm_status rc = fm_source_open(&im->source, path);
+    const fm_provider stored = fm_store_provider(fm_repo_store(c->repo));
+    fm_status rc = fm_source_open_for(&im->source, path, im->parent, &stored);
     fmo_ui_progress_end(c);
     if (rc == FM_ECORRUPT)
         rc = fm_fail(rc, "%s; the file is damaged: get a fresh copy", fm_error_text());
