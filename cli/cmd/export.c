@@ -3,6 +3,9 @@
 #include <string.h>
 
 #include "cli/commands.h"
+#include "cli/ops/export.h"
+#include "store/base/mem.h"
+#include "store/base/os/io.h"
 #include "store/source.h"
 
 /* The store's provider, which counts the bytes read. Several threads read at once. */
@@ -104,6 +107,29 @@ static bool take_dtype(fm_view_opts *opts, char upper[8], const char *name)
     return n < 8 && (opts->dtype == FM_F32 || opts->dtype == FM_BF16 || opts->dtype == FM_F16);
 }
 
+/* The Modelfile that goes beside the GGUF: its text, and its path in dst's folder. */
+typedef struct beside {
+    fm_buf text;
+    char *path;
+} beside;
+
+/* Made before the export, so that a refusal leaves nothing. */
+static fm_status make_modelfile(cli *c, beside *out, const fm_tree *tree, const char *rev,
+                                const char *dst, bool lora)
+{
+    const char *name = fm_path_base(dst);
+    const fm_modelfile_opts o = {.tree = tree,
+                                 .what = rev,
+                                 .model = lora ? "base.gguf" : name,
+                                 .adapter = lora ? name : NULL};
+    out->path = fm_asprintf("%.*sModelfile", (int)(name - dst), dst);
+    if (!out->path)
+        return FM_ENOMEM;
+    if (fm_path_exists(out->path))
+        return fm_fail(FM_EEXISTS, "%s: is there already; export into another folder", out->path);
+    return fm_ops_modelfile(c, &o, &out->text);
+}
+
 int cmd_export(cli *c, int argc, char **argv)
 {
     static const char *const names[] = {"source", "hf", "safetensors", "peft", "gguf", "gguf-lora"};
@@ -111,6 +137,7 @@ int cmd_export(cli *c, int argc, char **argv)
                                                FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT,
                                                FM_EXPORT_GGUF,        FM_EXPORT_GGUF_LORA};
     const char *args[2], *format = NULL, *dtype_name = NULL;
+    bool modelfile = false;
     size_t n, f;
     const opt_spec table[] = {
         {0, "format", OPT_STR, "F",
@@ -121,6 +148,8 @@ int cmd_export(cli *c, int argc, char **argv)
          "f32, bf16, f16; for gguf also q8_0, q6_k, q5_k_m, q4_k_m, ...: the file that "
          "llama-quantize makes of the f32 one; default: as stored",
          &dtype_name},
+        {0, "modelfile", OPT_FLAG, NULL,
+         "with gguf or gguf-lora: write an Ollama Modelfile beside it", &modelfile},
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);
@@ -144,15 +173,26 @@ int cmd_export(cli *c, int argc, char **argv)
                                "q4_k_s, q4_1, q4_0, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, iq4_nl, "
                                "iq4_xs; got '%s'",
                                dtype_name);
+    const bool lora = formats[f] == FM_EXPORT_GGUF_LORA;
+    if (modelfile && !lora && formats[f] != FM_EXPORT_GGUF)
+        return cli_usage_error(c, "--modelfile wants --format gguf or gguf-lora");
     fm_oid oid;
     fm_tree *tree = NULL;
+    beside b = {.path = NULL};
+    fm_buf_init(&b.text, 0);
     fm_status rc = fm_ops_lease(c, false, "export");
     FM_THEN(rc, fm_ops_resolve(c, args[0], &oid, &tree));
+    if (rc == FM_OK && modelfile)
+        rc = make_modelfile(c, &b, tree, args[0], args[1], lora);
     FM_THEN(rc, export_watched(c, tree, args[1], &opts));
+    if (rc == FM_OK && modelfile)
+        rc = fm_write_file(b.path, b.text.data, b.text.len);
     if (rc == FM_OK && formats[f] == FM_EXPORT_SOURCE)
         tell_left_out(c, tree, args[0]);
     if (rc == FM_OK)
         printf("%s written to %s (%s)\n", args[0], args[1], format);
+    fm_buf_release(&b.text);
+    fm_free(b.path);
     fm_tree_free(tree);
     return cli_exit(rc);
 }
