@@ -53,6 +53,23 @@ typedef enum fm_fused { FM_FUSED_NONE, FM_FUSED_QKV, FM_FUSED_QKV_HEADS } fm_fus
 #define FM_LAYER_SLIDES 1u /* sees `window` positions and turns by rope[1] */
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
 #define FM_LAYER_NO_ROPE 4u
+#define FM_LAYER_RECURS 64u        /* a recurrent block: fm_recurrence */
+#define FM_LAYER_NO_ATTENTION 128u /* the recurrent block stands in its place */
+
+/* What a recurrent block computes. It keeps a state of each sequence, float32. */
+typedef enum fm_recurs {
+    FM_RECURS_NOT,
+    FM_RECURS_CONV, /* LFM2: out(c * conv(b * x)), where (b, c, x) = in(row) */
+} fm_recurs;
+
+/* The recurrent blocks of a model, which are alike. The state of a layer is `kernel` - 1 rows of
+ * `channels`: what the next row's convolution reads. */
+typedef struct fm_recurrence {
+    fm_recurs kind;
+    uint32_t kernel, channels; /* of the convolution along the sequence, channel by channel */
+    uint32_t in, inner;        /* width of the first product; of what the last one reads */
+    bool bias, conv_bias;      /* of the products; of the convolution */
+} fm_recurrence;
 
 /* Everything that decides what a pass computes, apart from sizes. Llama: zeros, scales 1. */
 typedef struct fm_switches {
@@ -86,6 +103,7 @@ typedef struct fm_switches {
     float attn_softcap, logit_softcap; /* 0: none */
     float logit_divisor;               /* 1: none */
     uint8_t layer[FM_MAX_LAYERS];
+    fm_recurrence rec;
 } fm_switches;
 
 typedef enum fm_rope_kind {
@@ -188,7 +206,31 @@ typedef enum fm_place {
     FM_P_S_UP,
     FM_P_S_DOWN,
     FM_P_S_SWITCH, /* the shared expert */
+    FM_P_REC_IN, /* a recurrent block: first and last product, convolution [channels, 1, kernel] */
+    FM_P_REC_IN_B,
+    FM_P_REC_OUT,
+    FM_P_REC_OUT_B,
+    FM_P_CONV,
+    FM_P_CONV_B,
 } fm_place;
+
+static inline bool fm_arch_recurs(const fm_arch *a)
+{
+    return a->sw.rec.kind != FM_RECURS_NOT;
+}
+static inline bool fm_layer_attends(const fm_switches *sw, uint32_t layer)
+{
+    return !(sw->layer[layer] & FM_LAYER_NO_ATTENTION);
+}
+static inline bool fm_layer_recurs(const fm_switches *sw, uint32_t layer)
+{
+    return sw->layer[layer] & FM_LAYER_RECURS;
+}
+/* Floats of the state of one layer. */
+static inline size_t fm_recurrence_floats(const fm_recurrence *r)
+{
+    return r->kernel ? (size_t)(r->kernel - 1) * r->channels : 0;
+}
 
 /* Each parameter in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */
 typedef struct fm_param {

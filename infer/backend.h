@@ -28,6 +28,7 @@
 #define FM_INFER_BACKEND_H
 
 #include "infer/act.h"
+#include "infer/recurrent.h"
 #include "store/base/os/pool.h"
 #include "store/tensor.h"
 
@@ -431,6 +432,8 @@ struct fm_backend {
                         uint32_t m, uint32_t h, float eps);
     /* rope on the first `turns` elements of each head of q, in place, and of k; then kv_write. */
     void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
+    /* Recurrent blocks: a model that has some is refused where its operation is missing. */
+    void (*convolve)(fm_backend *be, const fm_convolve *c);
     /* Training: this and linears_dx give the bits of the calls that they stand for, with fewer
      * bytes moved. products(list), then terms(term), whose x and y are rows of the products' x and
      * y. made not NULL: swiglu(made) comes first, but x need not hold its result afterwards. */
@@ -480,7 +483,7 @@ struct fm_backend {
 };
 
 /* Every slot that a caller needs, once: what must be there to run a model, what training needs too,
- * and what training uses where it is there. A backend builds its table from these lists, so a slot
+ * what training uses where it is there, and what recurrent models need. A backend builds its table from these lists, so a slot
  * without a function fails to link. */
 /* clang-format off */
 #define FM_BACKEND_FORWARD(X)                                                                      \
@@ -498,6 +501,7 @@ struct fm_backend {
 #define FM_BACKEND_TRAINING_MAY(X)                                                                 \
     X(weight_floats) X(weight_for_dx) X(keep_stored) X(products_terms) X(linears_dx)
 /* clang-format on */
+#define FM_BACKEND_RECURRENT(X) X(convolve)
 /* Declares a function that fits the slot. */
 #define FM_BACKEND_FN(slot, name) __typeof__(*((fm_backend *)0)->slot) name
 

@@ -157,7 +157,9 @@ fm_engine *fm_model_engine(const fm_model *m);
 FM_CHECKED fm_status fm_seq_open(fm_seq **out, fm_model *m);
 void fm_seq_close(fm_seq *s); /* gives its pages back */
 uint32_t fm_seq_len(const fm_seq *s);
-FM_CHECKED fm_status fm_seq_rewind(fm_seq *s, uint32_t len); /* forget all beyond len tokens */
+/* Forgets all beyond len tokens. A model with recurrent layers may have to run a step for it, which
+ * computes tokens before len again; where that fails, fewer tokens are left. */
+FM_CHECKED fm_status fm_seq_rewind(fm_seq *s, uint32_t len);
 
 typedef struct fm_row {
     fm_seq *seq;

@@ -41,6 +41,12 @@ typedef struct fm_experts {
     fm_linear s_gate, s_up, s_down, s_switch; /* the shared expert, w NULL: none */
 } fm_experts;
 
+/* A recurrent block (fm_recurrence). */
+typedef struct fm_recurrent {
+    fm_linear in, out;
+    const float *conv, *conv_b; /* [channels, kernel], [channels] or NULL */
+} fm_recurrent;
+
 /* Gains (Gemma's with 1 added) and biases of norms; NULL: not there. fm_switches.order says which
  * of them a family has and where they stand. */
 typedef struct fm_layer {
@@ -53,6 +59,7 @@ typedef struct fm_layer {
     fm_linear q, k, v, o;     /* fused: q is all three, k and v have no w */
     fm_linear gate, up, down; /* fused: gate is both; plain: gate has no w */
     fm_experts *experts;      /* of a sparse layer, which has no gate, up, down */
+    fm_recurrent *rec;        /* of a layer that recurs */
 } fm_layer;
 
 struct fm_model {

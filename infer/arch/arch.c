@@ -342,6 +342,8 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
     fm_status rc;
     const int64_t wide = 1 << 20;
     const char *inter = key_or(f->k_inter, "intermediate_size");
+    if ((f->has & F_LFM2) && !fmi_absent(fm_json_get(c, "block_ff_dim")))
+        inter = "block_ff_dim"; /* its older name, which wins */
     if ((rc = fmi_take_u32(&a->vocab, c, "vocab_size", or_required(f->vocab), 1, FM_MAX_VOCAB,
                            what)) != FM_OK ||
         (rc = fmi_take_u32(&a->hidden, c, key_or(f->k_hidden, "hidden_size"), -1, 1, wide, what)) !=
@@ -374,7 +376,7 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
         const char *t = fm_json_cstr(fm_json_at(types, i), "");
         if (strcmp(t, "sliding_attention") == 0)
             a->sw.layer[i] |= FM_LAYER_SLIDES;
-        else if (strcmp(t, "full_attention") != 0)
+        else if (strcmp(t, "full_attention") != 0 && fm_layer_attends(&a->sw, (uint32_t)i))
             return fm_fail(FM_EUNSUPPORTED, "%s: layer type '%.40s' is not supported", what, t);
     }
     return FM_OK;
@@ -648,11 +650,14 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
                                 f->eps > 0 ? f->eps : 1e-6, what)) != FM_OK ||
         (rc = read_biases(a, f, c, what)) != FM_OK ||
         (rc = read_switches(a, f, c, what)) != FM_OK ||
+        (rc = fmi_read_recurrence(a, f, c, what)) != FM_OK ||
         (rc = fmi_read_rope(a, f, c, what)) != FM_OK ||
         (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_ids(a, c, g, what)) != FM_OK)
         return rc;
     if (!f->sw.encoder)
         rc = fmi_take_bool(&a->tied, c, "tie_word_embeddings", f->tied, what);
+    if (rc == FM_OK && (f->has & F_LFM2))
+        rc = fmi_take_bool(&a->tied, c, "tie_embedding", a->tied, what);
     if (rc == FM_OK && (f->has & F_PAD_OFFSET))
         rc = offset_positions(a, what);
     memcpy(a->family, f->name, strlen(f->name) + 1);
@@ -796,6 +801,8 @@ fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const fm_provider *
 const char *fm_arch_beyond_llama(const fm_arch *a)
 {
     const fm_switches *s = &a->sw;
+    if (fm_arch_recurs(a))
+        return "recurrent layers";
     if (a->rope[0].kind != FM_ROPE_DEFAULT && a->rope[0].kind != FM_ROPE_LLAMA3)
         return "this rope scaling";
     for (uint32_t i = 0; i < a->layers; i++)

@@ -6,7 +6,7 @@
 
 static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
 {
-    bool sparse = layer & FM_LAYER_SPARSE;
+    bool sparse = layer & FM_LAYER_SPARSE, recurs = layer & FM_LAYER_RECURS;
     switch (p->when) {
     case W_QKV_BIAS:
         return a->qkv_bias;
@@ -39,6 +39,14 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return a->sw.order == FM_BLOCK_SANDWICH;
     case W_IN_TURN:
         return a->sw.order != FM_BLOCK_PARALLEL;
+    case W_ATTENDS:
+        return !(layer & FM_LAYER_NO_ATTENTION);
+    case W_RECURS:
+        return recurs;
+    case W_RECURS_BIAS:
+        return recurs && a->sw.rec.bias;
+    case W_CONV_BIAS:
+        return recurs && a->sw.rec.conv_bias;
     case W_ALWAYS:
         break;
     }
@@ -81,6 +89,14 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return a->position_rows;
     case D_TYPES:
         return a->type_vocab;
+    case D_REC_IN:
+        return a->sw.rec.in;
+    case D_REC_INNER:
+        return a->sw.rec.inner;
+    case D_CHANNELS:
+        return a->sw.rec.channels;
+    case D_KERNEL:
+        return a->sw.rec.kernel;
     case D_ONE:
     case D_1:
         break;
@@ -116,11 +132,16 @@ static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uin
     p->layer = layer;
     p->expert = expert;
     p->place = part->place;
-    p->is_matrix = part->cols != D_1;
+    p->is_matrix = part->cols != D_1 && part->cols != D_KERNEL;
     p->transposed = p->is_matrix && layer >= 0 && (f->has & F_CONV1D);
     p->shape.rank = p->is_matrix ? 2 : 1;
     p->shape.dim[0] = p->transposed ? cols : rows;
     p->shape.dim[1] = !p->is_matrix ? 0 : p->transposed ? rows : cols;
+    if (part->cols == D_KERNEL) {
+        p->shape.rank = 3;
+        p->shape.dim[1] = 1;
+        p->shape.dim[2] = cols;
+    }
     set_name(a, f, part, p);
 }
 
@@ -156,14 +177,15 @@ static uint32_t count_of(const fm_arch *a, const fmi_arch_part *list, uint8_t bi
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out)
 {
     const fmi_family *f = fmi_family_of(a);
-    uint32_t dense = count_of(a, f->layer, 0), sparse = count_of(a, f->layer, FM_LAYER_SPARSE);
+    uint32_t count[UINT8_MAX + 1] = {0}; /* of a layer with these bits; 0: not known yet */
     if (of_list(a, f->first, -1, i, &i, out))
         return true;
     for (uint32_t l = 0; l < a->layers; l++) {
-        uint32_t n = a->sw.layer[l] & FM_LAYER_SPARSE ? sparse : dense;
-        if (i < n)
+        uint8_t bits = a->sw.layer[l];
+        count[bits] = count[bits] ? count[bits] : count_of(a, f->layer, bits);
+        if (i < count[bits])
             return of_list(a, f->layer, (int32_t)l, i, &i, out);
-        i -= n;
+        i -= count[bits];
     }
     return of_list(a, f->last, -1, i, &i, out);
 }

@@ -337,6 +337,30 @@ static const fmi_arch_part falcon_layer[] = {
     UP_DOWN("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
     {.name = NULL}};
 
+static const fmi_arch_part lfm2_layer[] = {
+    {"operator_norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"self_attn.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q, D_HIDDEN},
+    {"self_attn.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},
+    {"self_attn.v_proj.weight", FM_P_V, W_ATTENDS, D_KV, D_HIDDEN},
+    {"self_attn.out_proj.weight", FM_P_O, W_ATTENDS, D_HIDDEN, D_Q},
+    {"self_attn.q_layernorm.weight", FM_P_Q_NORM, W_ATTENDS, D_HEAD, D_1},
+    {"self_attn.k_layernorm.weight", FM_P_K_NORM, W_ATTENDS, D_HEAD, D_1},
+    {"conv.conv.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},
+    {"conv.conv.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},
+    {"conv.in_proj.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},
+    {"conv.in_proj.bias", FM_P_REC_IN_B, W_RECURS_BIAS, D_REC_IN, D_1},
+    {"conv.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER},
+    {"conv.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1},
+    {"ffn_norm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"feed_forward.w1.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"feed_forward.w3.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"feed_forward.w2.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {.name = NULL}};
+static const fmi_arch_part lfm2_last[] = {
+    {"embedding_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+    {.name = NULL}};
+
 static const fmi_arch_part gpt2_first[] = {
     {"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"wpe.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
@@ -604,6 +628,13 @@ LIST(distilbert_ignored, "*embeddings.position_ids", "vocab_transform.*", "vocab
 LIST(nomic_keys, "layer_norm_eps", "type_vocab_size");
 LIST(nomic_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout");
 LIST(nomic_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "nomic_bert.pooler.*");
+
+LIST(lfm2_keys, "norm_eps", "conv_bias", "conv_L_cache", "block_ff_dim", "block_multiple_of",
+     "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim", "full_attn_idxs", "tie_embedding");
+/* Written by the first versions, and read by nothing in transformers. */
+LIST(lfm2_harmless, "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
+     "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
+     "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc");
 
 #define GLM                                                                                        \
     .has = F_BIAS_KEY | F_BIAS_NOT_O, .kv_heads = 2, .head_dim = 128, .max_positions = 131072,     \
@@ -1148,6 +1179,18 @@ static const fmi_family families[] = {
      .theta = 2e6,
      .tied = true,
      .keys = smollm3_keys},
+    {.name = "lfm2",
+     NAMES(lfm2_layer, lfm2_last),
+     .has = F_LFM2,
+     .kv_heads = 8,
+     .max_positions = 128000,
+     .k_eps = "norm_eps",
+     .eps = 1e-5,
+     .theta = 1e6,
+     .tied = true,
+     .keys = lfm2_keys,
+     .harmless = lfm2_harmless,
+     .sw = {.qk = FM_QK_HEAD}},
     {.name = "stablelm",
      NAMES(stablelm_layer, layernorm_last),
      .has = F_USE_QKV_BIAS,

@@ -23,6 +23,10 @@ typedef enum fmi_when {
     W_NOT_TWO_NORMS, /* all others */
     W_SANDWICH,      /* norms behind the branches too */
     W_IN_TURN,       /* branches one after another */
+    W_ATTENDS,       /* in layers with attention */
+    W_RECURS,        /* in layers with a recurrent block */
+    W_RECURS_BIAS,   /* likewise, where its products have biases */
+    W_CONV_BIAS,     /* likewise, where its convolution has */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -41,6 +45,10 @@ typedef enum fmi_dim {
     D_VOCAB,
     D_POSITIONS,
     D_TYPES,
+    D_REC_IN,
+    D_REC_INNER,
+    D_CHANNELS,
+    D_KERNEL, /* as cols: the shape is [rows, 1, kernel] */
 } fmi_dim;
 
 typedef struct fmi_arch_part {
@@ -61,36 +69,37 @@ typedef struct fmi_arch_part {
 #define F_NO_ROPE_LAYERS 128u
 #define F_QWEN_EXPERTS 256u
 #define F_MIXTRAL_EXPERTS 512u
-#define F_PAD_OFFSET 1024u    /* positions are counted from pad_token_id + 1 */
-#define F_USE_BIAS 2048u      /* use_bias: all linear layers */
-#define F_USE_QKV_BIAS 4096u  /* use_qkv_bias */
-#define F_CONV1D 8192u        /* matrices of layers are stored [in, out] */
-#define F_ORIGINAL_KEY 16384u /* original_max_position_embeddings next to the rope settings */
-#define F_PARALLEL_KEY 32768u /* use_parallel_residual, true where absent */
-#define F_QKV_BIAS_KEY 65536u /* qkv_bias, true where absent */
-#define F_EMBED_SCALE (1u << 17)  /* embedding times sqrt(hidden_size) */
-#define F_GELU_IS_TANH (1u << 18) /* hidden_act "gelu" means its tanh form */
-#define F_BIAS_NOT_O (1u << 19)   /* attention_bias: of q, k and v alone */
-#define F_OUT_BIAS_KEY (1u << 20) /* attention_out_bias: of o */
-#define F_BIAS_NAMES (1u << 21)   /* qkv_bias, bias: other names of attention_bias and mlp_bias */
-#define F_FULL_NO_ROPE (1u << 22) /* where layers slide, those that do not are not turned */
-#define F_LOGIT_SCALE (1u << 23)  /* logit_scale */
-#define F_ROTARY_DIM (1u << 24)   /* rotary_dim */
-#define F_FALCON (1u << 25)       /* the layouts that Falcon's switches choose */
-#define F_MULTI_QUERY (1u << 26)  /* multi_query: one head of keys and values */
-#define F_POSITIONS_2 (1u << 27)  /* two unused rows before the first position */
-#define F_PATTERN_KEY (1u << 28)  /* sliding_window_pattern */
-#define F_NTK_ALPHA (1u << 29)    /* rope type dynamic with alpha: a fixed change of theta */
-#define F_MROPE (1u << 30)        /* rope type mrope: in a text its three positions are equal */
+#define F_PAD_OFFSET 1024u          /* positions are counted from pad_token_id + 1 */
+#define F_USE_BIAS 2048u            /* use_bias: all linear layers */
+#define F_USE_QKV_BIAS 4096u        /* use_qkv_bias */
+#define F_CONV1D 8192u              /* matrices of layers are stored [in, out] */
+#define F_ORIGINAL_KEY 16384u       /* original_max_position_embeddings next to the rope settings */
+#define F_PARALLEL_KEY 32768u       /* use_parallel_residual, true where absent */
+#define F_QKV_BIAS_KEY 65536u       /* qkv_bias, true where absent */
+#define F_EMBED_SCALE (1u << 17)    /* embedding times sqrt(hidden_size) */
+#define F_GELU_IS_TANH (1u << 18)   /* hidden_act "gelu" means its tanh form */
+#define F_BIAS_NOT_O (1u << 19)     /* attention_bias: of q, k and v alone */
+#define F_OUT_BIAS_KEY (1u << 20)   /* attention_out_bias: of o */
+#define F_BIAS_NAMES (1u << 21)     /* qkv_bias, bias: other names of attention_bias and mlp_bias */
+#define F_FULL_NO_ROPE (1u << 22)   /* where layers slide, those that do not are not turned */
+#define F_LOGIT_SCALE (1u << 23)    /* logit_scale */
+#define F_ROTARY_DIM (1u << 24)     /* rotary_dim */
+#define F_FALCON (1u << 25)         /* the layouts that Falcon's switches choose */
+#define F_MULTI_QUERY (1u << 26)    /* multi_query: one head of keys and values */
+#define F_POSITIONS_2 (1u << 27)    /* two unused rows before the first position */
+#define F_PATTERN_KEY (1u << 28)    /* sliding_window_pattern */
+#define F_NTK_ALPHA (1u << 29)      /* rope type dynamic with alpha: a fixed change of theta */
+#define F_MROPE (1u << 30)          /* rope type mrope: in a text its three positions are equal */
 #define F_CLOVA (UINT64_C(1) << 33) /* F_GRANITE's multipliers with use_post_norm; logits times */
-#define F_ELSE_ROPE (UINT64_C(1) << 32) /* with F_FULL_NO_ROPE: sliding_window null, all turn */
+#define F_ELSE_ROPE (UINT64_C(1) << 32)     /* with F_FULL_NO_ROPE: sliding_window null, all turn */
 #define F_DEEP_EXPERTS (UINT64_C(1) << 40)  /* n_routed_experts, n_group, .. */
 #define F_GLM_EXPERTS (UINT64_C(1) << 41)   /* likewise, with GLM's defaults */
 #define F_ERNIE_EXPERTS (UINT64_C(1) << 42) /* moe_num_experts, moe_k, .. */
 #define F_WINDOW_FROM (UINT64_C(1) << 43)   /* max_window_layers: layers from it on slide */
 #define F_QK_NORM_KEY (UINT64_C(1) << 44)   /* use_qk_norm: heads are normed */
 #define F_MORE_LAYERS (UINT64_C(1) << 45)   /* layers behind the last guess tokens: not read */
-#define F_QUERY_SCALE (1u << 31)  /* llama_4_scaling_beta: queries grow behind the first length */
+#define F_LFM2 (UINT64_C(1) << 56)          /* short convolutions in layers of type conv */
+#define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */
@@ -138,9 +147,12 @@ FM_CHECKED fm_status fmi_take_positive(double *out, const fm_json *c, const char
                                        const char *what);
 FM_CHECKED fm_status fmi_take_bool(bool *out, const fm_json *c, const char *key, bool dflt,
                                    const char *what);
-/* The settings of experts (experts.c), and the rotary ones (rope.c), of c. */
+/* The settings of experts (experts.c), recurrent blocks (recurrent.c: which layers have one, and
+ * its sizes) and the rotary ones (rope.c), of c. */
 FM_CHECKED fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c,
                                       const char *what);
+FM_CHECKED fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c,
+                                         const char *what);
 FM_CHECKED fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c,
                                    const char *what);
 

@@ -254,6 +254,21 @@ static fm_status open_lanes(fm_engine *e, fmi_geom *g)
     return rc;
 }
 
+/* Numbers the recurrent layers and opens the pool of their states. Between two states that stay in
+ * the cache lie so many blocks that they take no more memory than keys and values of `hidden`. */
+static fm_status open_states(fm_engine *e, fmi_geom *g)
+{
+    size_t floats = fm_recurrence_floats(&g->sw.rec), wide = 2 * (size_t)FM_KV_PAGE * g->hidden;
+    for (uint32_t l = 0; l < g->layers; l++) {
+        g->recur_at[l] = (uint16_t)g->recurs;
+        g->recurs += fm_layer_recurs(&g->sw, l);
+        g->attending += fm_layer_attends(&g->sw, l);
+    }
+    g->stride = (uint32_t)((floats + wide - 1) / wide);
+    return g->recurs ? fmi_kv_states_of(e->kv, &g->states, e->stage, (uint32_t)FM_MAX(floats, 1u))
+                     : FM_OK;
+}
+
 fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_stage_split *d)
 {
     *out = NULL;
@@ -283,6 +298,7 @@ fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a, const fmi_
     g->begin = d->begin[e->stage];
     g->here = d->begin[e->stage + 1] - g->begin;
     fm_status rc = open_lanes(e, g);
+    FM_THEN(rc, open_states(e, g));
     if (rc != FM_OK) {
         fm_free(g);
         return rc;
@@ -324,6 +340,8 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t
 /* Positions of a rotary table: no sequence can be longer than the KV budget of a stage allows. */
 static uint32_t rope_positions(const fm_engine *e, const fm_arch *a, uint32_t layers)
 {
+    for (uint32_t l = 0; fm_arch_recurs(a) && l < a->layers && layers > 1; l++) /* one stage */
+        layers -= !fm_layer_attends(&a->sw, l);
     uint64_t page = 2 * (uint64_t)layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
     uint64_t fit = fmi_kv_bytes_max(e->kv) / page * FM_KV_PAGE;
     return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));

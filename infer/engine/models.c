@@ -7,11 +7,24 @@
 #include "store/adapted.h"
 #include "store/scaled.h"
 
+/* The operation of the recurrent layers must be there. */
+static fm_status check_device(const fm_model *m, const char *what)
+{
+    const fm_backend *be = m->engine->be;
+    if (m->arch.sw.rec.kind == FM_RECURS_NOT || be->convolve)
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: %s has short convolutions, which device %s does not compute yet: use "
+                   "--device cpu",
+                   what, m->arch.family, be->name);
+}
+
 static fm_status bind_shape(fmi_binder *b)
 {
     fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->p, b->what);
+    FM_THEN(rc, check_device(m, b->what));
     FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
     FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, b->what));
     uint32_t most = fmi_stage_split_most(&p->split);

@@ -12,7 +12,7 @@
  * has all layers, the rows need not run at all. A block whose last row is done is put into the
  * cache. Within a step a block never begins higher than the one before it, so that rows can be
  * sorted by their first layer and the rows of one sequence still stand in order of position. */
-#include "infer/engine/engine.h"
+#include "infer/engine/seq_state.h"
 
 #include <string.h>
 
@@ -43,6 +43,12 @@ static fmi_kv_pool *pool_of(const fm_seq *s, uint32_t layer)
 static fmi_kv_pool *rows_of(const fm_seq *s, uint32_t layer)
 {
     return fmi_rows_at(fmi_priv(s->model)->geom, layer);
+}
+
+/* Only layers with attention have pages; the others have -1. */
+static bool attends(const fm_seq *s, uint32_t layer)
+{
+    return fm_layer_attends(&s->model->arch.sw, layer);
 }
 
 static int32_t *page_at(const fm_seq *s, uint32_t layer, uint32_t b)
@@ -90,6 +96,8 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
         rc = fmi_prefix_expect_pages(c, g->lane[i]);
         FM_THEN(rc, fmi_prefix_expect_pages(c, g->row_lane[i]));
     }
+    if (rc == FM_OK && c && g->recurs)
+        rc = fmi_prefix_expect_pages(c, g->states);
     if (rc != FM_OK) {
         fm_free(page);
         return rc;
@@ -134,7 +142,8 @@ static void drop_last(fm_seq *s)
     uint32_t b = --s->page_count;
     settle(s, &s->block[b]);
     for (uint32_t l = s->model->arch.layers; l-- > 0;)
-        fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
+        if (attends(s, l))
+            fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
     changed(s);
 }
 
@@ -163,7 +172,8 @@ static uint32_t depth_of(const fm_seq *s, const fmi_node *n)
     const fmi_prefix *c = s->model->engine->prefix;
     const fmi_model_priv *p = fmi_priv(s->model);
     uint32_t l = 0;
-    while (l < s->model->arch.layers && fmi_prefix_find(c, pool_of(s, l), n, &p->kv_key[l]) >= 0)
+    while (l < s->model->arch.layers &&
+           (!attends(s, l) || fmi_prefix_find(c, pool_of(s, l), n, &p->kv_key[l]) >= 0))
         l++;
     return l;
 }
@@ -186,6 +196,8 @@ static bool look_up(fm_seq *s, uint32_t b, fmi_block *k, uint32_t *depth)
         return true;
     fmi_node_hold(k->node);
     uint32_t limit = *depth = depth_of(s, k->node);
+    if (fmi_has_state(s)) /* all layers or none: fmi_seq_adopt */
+        return true;
     if (begin > s->len) /* the block before it is not done */
         limit = FM_MIN(limit, s->block[b - 1].first);
     if (limit == layers && wanted_in(s, b) == 0) {
@@ -231,16 +243,22 @@ static fm_status take_pages(fm_seq *s, uint32_t b, const fmi_block *k)
     uint32_t layers = s->model->arch.layers;
     for (uint32_t l = 0; l < k->first; l++) {
         fmi_kv_pool *pool = pool_of(s, l);
+        if (!attends(s, l)) {
+            *page_at(s, l, b) = -1;
+            continue;
+        }
         int32_t page = fmi_prefix_find(s->model->engine->prefix, pool, k->node, &p->kv_key[l]);
         fm_assert(page >= 0);
         fmi_kv_hold(pool, page);
         *page_at(s, l, b) = page;
     }
     for (uint32_t l = k->first; l < layers; l++) {
-        fm_status rc = fmi_kv_take(pool_of(s, l), page_at(s, l, b));
+        *page_at(s, l, b) = -1;
+        fm_status rc = attends(s, l) ? fmi_kv_take(pool_of(s, l), page_at(s, l, b)) : FM_OK;
         if (rc != FM_OK) {
             while (l-- > 0)
-                fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
+                if (attends(s, l))
+                    fmi_kv_give(pool_of(s, l), *page_at(s, l, b));
             return rc;
         }
         if (b * FM_KV_PAGE < s->base)
@@ -256,7 +274,7 @@ static fm_status take_saves(fm_seq *s, uint32_t b, fmi_block *k)
 {
     const fmi_model_priv *p = fmi_priv(s->model);
     uint32_t n = 0, layers = s->model->arch.layers;
-    if (!caches(s))
+    if (!caches(s) || fmi_has_state(s))
         return FM_OK;
     for (uint32_t i = 0; i < p->saves; i++)
         if (p->save[i] > k->first)
@@ -293,7 +311,7 @@ static fm_status begin_block(fm_seq *s)
         return rc;
     }
     if (asked)
-        count_hits(s, b, depth);
+        count_hits(s, b, fmi_has_state(s) ? 0 : depth);
     s->page_count++;
     fm_status saved = take_saves(s, b, k);
     if (saved != FM_OK)
@@ -316,7 +334,7 @@ static fm_status own_blocks(fm_seq *s, uint32_t len)
         limit = k->first;
         for (uint32_t l = k->first; l < layers; l++) {
             int32_t *page = page_at(s, l, b), was = *page;
-            FM_TRY(fmi_kv_writable(pool_of(s, l), page));
+            FM_TRY(attends(s, l) ? fmi_kv_writable(pool_of(s, l), page) : FM_OK);
             if (*page != was)
                 changed(s);
         }
@@ -345,7 +363,7 @@ static void put_pages(fm_seq *s, uint32_t b)
         fmi_kv_pool *pool = pool_of(s, l);
         const fm_digest *key = &fmi_priv(s->model)->kv_key[l];
         int32_t *page = page_at(s, l, b);
-        if (fmi_kv_kept(pool, *page))
+        if (!attends(s, l) || fmi_kv_kept(pool, *page))
             continue;
         int32_t there = fmi_prefix_find(c, pool, s->node, key);
         if (there < 0) {
@@ -382,6 +400,7 @@ static void complete_block(fm_seq *s, uint32_t b)
     }
     settle(s, k);
     s->whole = end;
+    fmi_marks_put(s);
 }
 
 /* ==== life ==== */
@@ -449,6 +468,7 @@ void fm_seq_close(fm_seq *s)
         drop_last(s);
     if (s->node)
         fmi_node_drop(s->model->engine->prefix, s->node);
+    fmi_marks_free(s);
     fmi_priv(s->model)->seqs--;
     s->model->engine->seqs--;
     fm_free(s->page);
@@ -476,8 +496,11 @@ fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
     if (len > s->len)
         return fm_fail(FM_EINVAL, "rewind to %u, the sequence has %u tokens", len, s->len);
     fmi_log_op(s, FMI_OP_REWIND, len, 0);
-    s->len = len;
-    while (s->whole > len) {
+    uint32_t known = FM_MIN(s->known, len), at = len;
+    if (fmi_has_state(s))
+        at = fmi_mark_before(s, len);
+    s->len = at;
+    while (s->whole > at) {
         fmi_node *n = s->node;
         uint32_t b = (s->base + s->whole) / FM_KV_PAGE - 1;
         s->whole = block_begin(s, b);
@@ -487,8 +510,12 @@ fm_status fm_seq_rewind(fm_seq *s, uint32_t len)
         fmi_node_hold(s->node);
         fmi_node_drop(s->model->engine->prefix, n);
     }
-    forget_from(s, len);
-    return FM_OK;
+    forget_from(s, at);
+    if (at == len)
+        return FM_OK;
+    s->known = known;
+    fmi_seq_adopt(s);
+    return fmi_marks_replay(s, len);
 }
 
 void fmi_seq_trim(fm_seq *s)
@@ -496,6 +523,7 @@ void fmi_seq_trim(fm_seq *s)
     uint32_t keep = pages_of(s, s->len);
     while (s->page_count > keep)
         drop_last(s);
+    fmi_marks_limit(s, 0, s->len);
 }
 
 /* ==== going on ==== */
@@ -523,17 +551,25 @@ void fmi_seq_want(fm_seq *s, uint32_t begin, uint32_t end)
 
 void fmi_seq_adopt(fm_seq *s)
 {
-    uint32_t layers = s->model->arch.layers;
+    uint32_t layers = s->model->arch.layers, reach = UINT32_MAX;
     fmi_log_op(s, FMI_OP_ADOPT, 0, 0);
+    if (fmi_has_state(s))
+        reach = fmi_marks_reach(s);
     for (;;) {
         uint32_t b = s->page_count, end = block_end(s, b), depth = 0;
+        if (fmi_has_state(s) && s->len == reach) {
+            fmi_marks_adopt(s);
+            return;
+        }
         if (s->len != s->whole || (s->base + s->len) / FM_KV_PAGE != b || end >= s->known ||
             end > s->page_cap * FM_KV_PAGE - s->base)
             return;
         fmi_block *k = &s->block[b];
         block_init(k);
-        bool all = look_up(s, b, k, &depth) && k->first == layers && k->from < 0 &&
-                   take_pages(s, b, k) == FM_OK;
+        bool all = look_up(s, b, k, &depth);
+        if (fmi_has_state(s) && depth == layers)
+            k->first = layers;
+        all = all && k->first == layers && k->from < 0 && take_pages(s, b, k) == FM_OK;
         if (!all) {
             settle(s, k);
             return;
@@ -559,6 +595,7 @@ fm_status fmi_seq_reserve(fm_seq *s, uint32_t len)
     uint32_t need = pages_of(s, len);
     while (rc == FM_OK && s->page_count < need)
         rc = begin_block(s);
+    FM_THEN(rc, fmi_marks_reserve(s, len));
     if (rc != FM_OK)
         fmi_seq_trim(s);
     return rc;
@@ -572,6 +609,8 @@ void fmi_seq_confirm(fm_seq *s, uint32_t len)
             break;
         complete_block(s, b);
     }
+    if (s->marks) /* those of steps before the last confirmed one */
+        fmi_marks_limit(s, sure, UINT32_MAX);
 }
 
 void fmi_seq_queue(fm_seq *s, uint32_t rows)

@@ -22,7 +22,7 @@ struct fmi_kv_pool {
     fmi_kv *kv;
     fmi_kv_pool *next;
     uint32_t index, lane;
-    uint32_t kv_heads, head_dim, hidden; /* hidden: a pool of rows */
+    uint32_t kv_heads, head_dim, hidden, floats; /* hidden: a pool of rows; floats: of states */
     size_t k_bytes, v_bytes;             /* of a page */
     uint64_t pages_max, used, in_use;    /* used: ever handed out; in_use: held */
     uint64_t idle, kept;                 /* kept: includes idle pages */
@@ -166,14 +166,15 @@ static fm_status pool_new(fmi_kv *kv, fmi_kv_pool **out, const fmi_kv_pool *want
 {
     for (fmi_kv_pool *p = kv->pools; p; p = p->next)
         if (p->lane == want->lane && p->kv_heads == want->kv_heads &&
-            p->head_dim == want->head_dim && p->hidden == want->hidden) {
+            p->head_dim == want->head_dim && p->hidden == want->hidden &&
+            p->floats == want->floats) {
             *out = p;
             return FM_OK;
         }
     fmi_kv_pool *p = fm_memdup(want, sizeof(*want));
     if (!p)
         return FM_ENOMEM;
-    uint64_t bytes = p->hidden ? kv->bytes_max / 8 : kv->bytes_max;
+    uint64_t bytes = kv->bytes_max / (p->hidden ? 8 : p->floats ? 2 : 1);
     p->kv = kv;
     p->oldest = p->newest = -1;
     p->pages_max = FM_MIN(bytes, MAX_RESERVED_BYTES) / fmi_kv_page_bytes(p);
@@ -207,6 +208,14 @@ fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t 
 {
     const fmi_kv_pool want = {
         .lane = lane, .hidden = hidden, .k_bytes = (size_t)hidden * FM_KV_PAGE * sizeof(float)};
+    *out = NULL;
+    return pool_new(kv, out, &want);
+}
+
+fm_status fmi_kv_states_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t floats)
+{
+    const fmi_kv_pool want = {
+        .lane = lane, .floats = floats, .k_bytes = (size_t)floats * sizeof(float)};
     *out = NULL;
     return pool_new(kv, out, &want);
 }

@@ -390,6 +390,10 @@ fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hash
                             {"num_attention_heads", prefix ? m->kv_heads : m->heads}};
     if (p->virtual_len)
         return fm_fail(FM_EUNSUPPORTED, "%s: a second adapter with virtual tokens", a->what);
+    if (fm_arch_recurs(m))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: virtual tokens before the recurrent layers of %s are not supported",
+                       a->what, m->family);
     if (len < 1 || len > MAX_VIRTUAL || len >= m->max_positions || e->shape.dim[1] != width)
         return fm_fail(FM_EBASE,
                        "%s: 'prompt_embeddings' is wanted as [virtual tokens, %llu], fewer tokens "

@@ -204,6 +204,11 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
     if (s->shared_plain || s->router_sigmoid || s->router_bias || s->router_groups ||
         s->router_scale != 0.0f)
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    const fm_recurrence *r = &s->rec;
+    n = snprintf(text, sizeof(text), "recurs %d %u %u %u %u %d%d\n", (int)r->kind, r->kernel,
+                 r->channels, r->in, r->inner, r->bias, r->conv_bias);
+    if (fm_arch_recurs(a))
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));

@@ -1,7 +1,8 @@
 /* layer_key.c - what the K and V of a layer are computed from, as one digest.
  *
  *   stream[0]     mode and kernel class, the architecture, embeddings, virtual positions
- *   kv[l]         stream[l], the layer's own attention norm, K and V projections, k norm
+ *   kv[l]         stream[l], the layer's own attention norm, K and V projections, k norm; its
+ *                 recurrent block, whose state has the same key
  *   stream[l + 1] kv[l] and everything else of layer l
  *
  * So two models with equal kv[l] have the same K and V in layer l for the same tokens, bit for bit,
@@ -20,7 +21,8 @@
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 5 * 104 + 4 * 8, "hash the new field of fm_experts");
-_Static_assert(sizeof(fm_layer) == 10 * 8 + 2 * 32 + 7 * 104 + 8,
+_Static_assert(sizeof(fm_recurrent) == 2 * 104 + 2 * 8, "hash the new field of fm_recurrent");
+_Static_assert(sizeof(fm_layer) == 10 * 8 + 2 * 32 + 7 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
 typedef struct keyer {
@@ -121,7 +123,16 @@ static void put_norm(keyer *k, const float *gain, const float *bias)
     put_vector(k, bias, k->m->arch.hidden);
 }
 
-/* Hashes what gives K and V; a fused q holds these too. */
+static void put_recurrent(keyer *k, const fm_recurrent *x)
+{
+    const fm_recurrence *r = &k->m->arch.sw.rec;
+    put_linear(k, &x->in);
+    put_linear(k, &x->out);
+    put_vector(k, x->conv, r->channels * r->kernel);
+    put_vector(k, x->conv_b, r->channels);
+}
+
+/* Hashes what gives K, V and states; a fused q holds these too. */
 static void put_kv(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
@@ -131,6 +142,8 @@ static void put_kv(keyer *k, const fm_layer *y)
     put_linear(k, &y->k);
     put_linear(k, &y->v);
     put_vector(k, y->k_norm, a->sw.qk == FM_QK_ALL ? a->kv_heads * a->head_dim : a->head_dim);
+    if (y->rec)
+        put_recurrent(k, y->rec);
 }
 
 static void put_experts(keyer *k, const fm_experts *x)
@@ -262,6 +275,8 @@ bool fmi_leaves_for(const fm_model *a, const fm_model *b)
     uint32_t top = a->arch.layers - 1;
     if (a->arch.layers == b->arch.layers && fm_digest_eq(&p->kv_key[top], &q->kv_key[top]))
         return true;
+    if (fm_arch_recurs(&b->arch)) /* its rows begin at no upper layer */
+        return false;
     for (uint32_t i = 0; i < q->saves; i++)
         if (q->save[i] < a->arch.layers &&
             fm_digest_eq(&p->stream_key[q->save[i]], &q->stream_key[q->save[i]]))

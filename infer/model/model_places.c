@@ -27,6 +27,10 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     };
     if (p->place < FM_ARRAY_LEN(place))
         return place[p->place];
+    if (p->place >= FM_P_REC_IN)
+        return p->place <= FM_P_REC_IN_B    ? &l->rec->in
+               : p->place <= FM_P_REC_OUT_B ? &l->rec->out
+                                            : NULL;
     fm_linear *expert[] = {
         &x->router, NULL,     &x->gate[p->expert], &x->up[p->expert], &x->down[p->expert],
         &x->s_gate, &x->s_up, &x->s_down,          &x->s_switch};
@@ -46,6 +50,8 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
     fm_layer *l = &m->layers[p->layer];
     if (p->place == FM_P_ROUTER_B)
         return &l->experts->choice_bias;
+    if (p->place >= FM_P_REC_IN)
+        return p->place == FM_P_CONV ? &l->rec->conv : &l->rec->conv_b;
     const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
                              &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
                              &l->q_norm,    &l->k_norm};
@@ -112,6 +118,11 @@ fm_status fmi_layers_new(fm_model *m)
     if (!m->layers)
         return FM_ENOMEM;
     for (uint32_t l = 0; l < a->layers; l++) {
+        if (fm_layer_recurs(&a->sw, l)) {
+            m->layers[l].rec = fm_calloc(1, sizeof(fm_recurrent));
+            if (!m->layers[l].rec)
+                return FM_ENOMEM;
+        }
         if (!(a->sw.layer[l] & FM_LAYER_SPARSE))
             continue;
         fm_experts *x = fm_calloc(1, sizeof(*x));
@@ -133,6 +144,11 @@ void fmi_layers_free(fm_model *m)
         fm_linear *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
         for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
             fm_free(all[i]->lora);
+        if (y->rec) {
+            fm_free(y->rec->in.lora);
+            fm_free(y->rec->out.lora);
+            fm_free(y->rec);
+        }
         fm_experts *x = y->experts;
         if (!x)
             continue;

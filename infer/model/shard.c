@@ -23,6 +23,11 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
     memcpy(local, whole, sizeof(*local)); /* with padding: shapes are compared bytewise */
     if (ranks <= 1)
         return FM_OK;
+    if (fm_arch_recurs(whole))
+        return fm_fail(
+            FM_EUNSUPPORTED,
+            "%s: %s has recurrent layers, which cannot be split over ranks; use one rank", what,
+            whole->family);
     if (whole->sw.qk == FM_QK_ALL)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s normalises queries and keys over all heads, which no rank has; use "

@@ -77,6 +77,10 @@ fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, uint32_t st
     if (stages > FMI_STAGES_MOST)
         return fm_fail(FM_EUNSUPPORTED, "%s: %u stages, at most %u are possible", what, stages,
                        FMI_STAGES_MOST);
+    if (fm_arch_recurs(a))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %s has recurrent layers, which cannot be split over stages; use one",
+                       what, a->family);
     if (a->layers < stages)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %u layers cannot be split over %u stages; use at most %u", what,

@@ -28,6 +28,11 @@ typedef struct fmi_geom {
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
     /* [stages] the same for every stage's layers. */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST];
+    /* Recurrent layers (engine/seq_state.h): how many, their pool, blocks from one kept state to the
+     * next, and the number of each among them; attending: layers with attention. */
+    uint32_t recurs, attending, stride;
+    fmi_kv_pool *states;
+    uint16_t recur_at[FM_MAX_LAYERS];
     uint64_t stamp; /* the step that seqs belongs to */
     uint32_t seqs;  /* sequences of this shape class in that step */
     struct fmi_geom *next;
@@ -110,6 +115,11 @@ struct fm_seq {
     int32_t *page;    /* [layers, page_cap], of which page_count of each layer are held */
     fmi_block *block; /* [page_cap] */
     uint32_t page_count, page_cap;
+    /* States of the recurrent layers, each behind the first mark_at[i] tokens: [marks], and [marks,
+     * recurrent layers], held; engine/seq_state.h. */
+    uint32_t *mark_at;
+    int32_t *mark_page;
+    uint32_t marks, mark_cap;
     int32_t *token; /* [known]; behind len: future tokens that fmi_seq_tell has set */
     uint32_t known;
     uint32_t whole;      /* tokens in complete blocks */

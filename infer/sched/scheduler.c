@@ -221,14 +221,17 @@ static void sweep_running(fm_scheduler *s)
     s->running = keep;
 }
 
-/* Whether there are pages for the whole prompt, or no other request runs. */
+/* Whether there are pages for the whole prompt and its states, or no other request runs. */
 static bool has_room(const fm_scheduler *s, const fmi_request *r)
 {
     const fm_model *m = r->ask.model;
     const fmi_geom *g = fmi_priv(m)->geom;
     uint64_t pages = (m->virtual_len + r->count) / FM_KV_PAGE + 1;
     bool room = true;
-    for (uint32_t i = 0; i < g->split.stages && room; i++)
+    if (g->recurs) /* one stage; states before, behind and between the steps under way */
+        room = fmi_kv_room(g->lane[0]) >= pages * g->attending &&
+               fmi_kv_room(g->states) >= 3 * (uint64_t)g->recurs;
+    for (uint32_t i = 0; i < g->split.stages && !g->recurs && room; i++)
         room = fmi_kv_room(g->lane[i]) >= pages * (g->split.begin[i + 1] - g->split.begin[i]);
     return s->running == 0 || room;
 }

@@ -236,6 +236,29 @@ static void op_attention(fm_backend *be, const fm_attn *ask)
     apart_push(a, run_attention, op, &t, sizeof(t));
 }
 
+static void run_convolve(fm_backend *in, const void *v)
+{
+    in->convolve(in, v);
+}
+
+static void op_convolve(fm_backend *be, const fm_convolve *ask)
+{
+    static const char op[] = "=convolve";
+    apart *a = apart_of(be);
+    fm_convolve t = *ask;
+    TO(t.rows.pages);
+    TO(t.rows.row);
+    TO(t.rows.from);
+    TO(t.rows.to);
+    TO(t.y);
+    TO(t.x);
+    TO(t.before);
+    TO(t.after);
+    TO(t.weight);
+    TO(t.bias);
+    apart_push(a, run_convolve, op, &t, sizeof(t));
+}
+
 typedef struct kv_args {
     fm_kv_view kv;
     const float *k, *v;
@@ -364,7 +387,8 @@ TERMS(terms_grad)
 /* clang-format off */
 #define LISTED(X)                                                                                  \
     X(products, ) X(lora, ) X(scalings, ) X(route, ) X(route_grad, ) X(attention, ) X(kv_copy, )   \
-    X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )
+    X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )          \
+    X(convolve, )
 /* clang-format on */
 
 /* ==== sampling, by the host's sampler ==== */

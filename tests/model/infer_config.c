@@ -223,6 +223,9 @@ TEST(published_configs_are_read)
                   "\"clip_qkv\":null,\"router_aux_loss_coef\":0.01,\"rope_scaling\":null"},
         {"seed_oss", "\"num_key_value_heads\":2,\"attention_dropout\":0.1,\"pretraining_tp\":1,"
                      "\"residual_dropout\":0.1,\"rope_scaling\":{\"rope_type\":\"default\"}"},
+        {"lfm2", "\"num_key_value_heads\":2,\"full_attn_idxs\":[1],\"block_ff_dim\":48,"
+                 "\"block_norm_eps\":1e-5,\"conv_dim\":48,\"num_heads\":4,"
+                 "\"theta\":1e6,\"tie_embedding\":true"},
         {"ernie4_5", "\"num_key_value_heads\":2,\"use_bias\":false,\"rope_theta\":500000,"
                      "\"auto_map\":{}"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
@@ -323,6 +326,12 @@ TEST(wrong_values_of_families_are_refused)
     bad("olmoe", "\"num_experts\":4,\"num_experts_per_tok\":2,\"clip_qkv\":8", FM_EUNSUPPORTED,
         "clip_qkv");
     bad("cohere", "\"use_qk_norm\":true", FM_EUNSUPPORTED, "use_qk_norm");
+    bad("lfm2", "\"num_key_value_heads\":2,\"full_attn_idxs\":[2]", FM_EINVAL, "full_attn_idxs");
+    bad("lfm2", "\"num_key_value_heads\":2,\"layer_types\":[\"conv\"]", FM_EINVAL, "layer_types");
+    bad("lfm2", "\"num_key_value_heads\":2,\"layer_types\":[\"conv\",\"mamba\"]", FM_EUNSUPPORTED,
+        "mamba");
+    bad("lfm2", "\"num_key_value_heads\":2,\"conv_L_cache\":17", FM_EINVAL, "conv_L_cache");
+    bad("llama", "\"layer_types\":[\"conv\",\"full_attention\"]", FM_EUNSUPPORTED, "conv");
     bad("olmo", "\"clip_qkv\":8", FM_EUNSUPPORTED, "clip_qkv");
     bad("phi", "\"qk_layernorm\":true", FM_EUNSUPPORTED, "qk_layernorm");
     bad_alone("falcon", "\"alibi\":true", FM_EUNSUPPORTED, "alibi");

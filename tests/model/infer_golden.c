@@ -1,6 +1,7 @@
 /* ctest: card apart */
 /* Families and rotary kinds beside those of the shared references: tiny models with Hugging Face's
  * float32 logits, checked in (golden/make_arch.py and, with scales, make_scaled.py made them). */
+#include "infer/model.h"
 #include "tests/model/infer_kit.h"
 
 #define LIMIT 2e-6
@@ -139,6 +140,20 @@ TEST(kindred_families_match)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "fast", FAST_LIMIT);
+}
+
+/* Families with recurrent layers, on devices that compute them. */
+TEST(recurrent_families_match)
+{
+    static const char *const names[] = {"lfm2", "lfm2-plain"};
+    fm_engine *e = NULL;
+    tk_ok(fm_engine_new(&e, NULL));
+    bool here = fm_engine_backend(e)->convolve;
+    fm_engine_free(e);
+    for (size_t i = 0; here && i < FM_ARRAY_LEN(names); i++) {
+        check(names[i], "exact", LIMIT);
+        check(names[i], "fast", FAST_LIMIT);
+    }
 }
 
 /* Families with a switch of their own: pairs that turn, one norm for both branches, groups of
@@ -344,6 +359,7 @@ int main(void)
         cmocka_unit_test(families_match),
         cmocka_unit_test(quantized_checkpoints_match),
         cmocka_unit_test(kindred_families_match),
+        cmocka_unit_test(recurrent_families_match),
         cmocka_unit_test(switched_families_match),
         cmocka_unit_test(families_of_experts_match),
         cmocka_unit_test(routers_of_two_models_share_a_step),

@@ -321,6 +321,12 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                               const fm_model *model, uint32_t begin, uint32_t end)
 {
     memset(net, 0, sizeof(*net));
+    if (fm_arch_recurs(arch))
+        return fm_fail(
+            FM_EUNSUPPORTED,
+            "%s has recurrent layers, whose gradients are not computed yet: it runs, and "
+            "it cannot be trained here",
+            arch->family);
     net->be = be;
     net->arch = *arch;
     net->begin = begin;

@@ -13,6 +13,7 @@
 #include "infer/cpu/kern/act.h"
 #include "infer/cpu/kern/loss.h"
 #include "infer/cpu/kern/grads.h"
+#include "infer/cpu/kern/recurrent.h"
 #include "infer/cpu/kern/attention.h"
 #include "infer/cpu/kern/terms.h"
 #include "infer/cpu/kern/bf16.h"
@@ -52,6 +53,7 @@ const fmi_kern FMI_TABLE(fmi_kern_) = {
     .distill = k_distill,
     .sum_squares = k_sum_squares,
     .adamw = k_adamw,
+    .convolve = k_convolve,
     .attention = k_attention,
     .attn_rows = k_attn_rows,
     .attn_grad_rows = k_attn_grad_rows,

@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "infer/act.h"
+#include "infer/recurrent.h"
 
 #define FMI_PANEL 32u
 
@@ -155,6 +156,9 @@ typedef struct fmi_kern {
                     const int32_t *label, uint32_t m, uint32_t v, const fmi_distill *d);
     double (*sum_squares)(const float *x, size_t n);
     void (*adamw)(float *p, float *m, float *v, const float *g, size_t n, const fmi_adamw *o);
+
+    /* Channels begin .. end - 1 of all rows; begin is a multiple of 16. */
+    void (*convolve)(const fm_convolve *c, uint32_t begin, uint32_t end);
 
     /* ---- attention ---- */
     void (*attention)(const fmi_attn *job);

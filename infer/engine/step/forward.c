@@ -195,11 +195,17 @@ static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
     return fmi_join_ranks(p, y);
 }
 
+/* The branch that mixes positions. */
+static fm_status mixing(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    return fm_layer_attends(&p->g->sw, l) ? fmi_attention(p, l, x, y) : fmi_recurrent(p, l, x, y);
+}
+
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
     fmi_gain_fn after = l + 1 < p->g->layers ? gain_attn : gain_final;
-    FM_TRY(fmi_attention(p, l, input_of(p, l, gain_attn), p->o));
+    FM_TRY(mixing(p, l, input_of(p, l, gain_attn), p->o));
     FM_TRY(fmi_join_ranks(p, p->o));
     FM_TRY(fmi_hooks(p, FM_SITE_ATTENTION, l, p->o));
     if (p->g->sw.order == FM_BLOCK_PARALLEL) {
@@ -368,7 +374,7 @@ static fm_status run_pass(fmi_step *s, uint32_t n, uint32_t i, uint32_t j, uint3
     fmi_carve(&p);
     p.x0 = p.x;
     at->want0 += w;
-    at->slot += (size_t)g->here * m;
+    at->slot += fmi_row_ints(g) * m;
     at->table += j == fmi_class_end(s, i) ? fmi_table_ints(s, g) : 0;
     return forward(&p);
 }

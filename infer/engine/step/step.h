@@ -202,10 +202,19 @@ uint32_t fmi_class_end(const fmi_step *s, uint32_t i);
 size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g); /* ints of these tables */
 /* Floats of a pass's activations. */
 size_t fmi_act_floats(const fmi_geom *g, uint32_t rows);
+/* Ints of a row of this shape class in the plan: slots; rows, from and to of recurrences. */
+size_t fmi_row_ints(const fmi_geom *g);
 /* Sets the pointers of p's activations into s->act. */
 void fmi_carve(fmi_pass *p);
 /* Uploads the rows of the position table, and the last position that each encoder row sees. */
 FM_CHECKED fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows);
+
+/* ---- step_states.c ---- */
+
+/* Fills in which rows of a pass go through recurrences, in which order, and where their states lie
+ * before and behind them: row [m], then from [m] and to [m] of each recurrent layer. */
+void fmi_fill_states(const fmi_step *s, const fm_row *rows, uint32_t row0, uint32_t m,
+                     const fmi_geom *g, int32_t *out);
 
 /* ---- step_plan.c ---- */
 
@@ -288,9 +297,10 @@ typedef fmi_gain (*fmi_gain_fn)(const fm_model *m, uint32_t layer);
 void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
               float *y, const float *x, uint32_t per_row, uint32_t h);
 
-/* ---- block_attention.c, block_mlp.c, block_moe.c: a branch of layer l from p->xn (or x) ---- */
+/* ---- block_attention.c, block_recurrent.c, block_mlp.c, block_moe.c: a branch of layer l from p->xn (or x) ---- */
 
 FM_CHECKED fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y);
+FM_CHECKED fm_status fmi_recurrent(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
 void fmi_routes_free(fmi_step *s);

@@ -32,6 +32,11 @@ size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g)
     return (size_t)g->here * g->seqs * s->table_stride;
 }
 
+size_t fmi_row_ints(const fmi_geom *g)
+{
+    return g->here + (g->recurs ? 1 + 2 * (size_t)g->recurs : 0);
+}
+
 fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
 {
     fm_backend *be = s->e->be;
@@ -69,18 +74,19 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
     size_t qkv = s->fused ? q + 2 * kv : 0, up = FM_MAX(inter, (size_t)s->shared_inter);
     size_t gate = s->fused_mlp ? FM_MAX(2 * inter, up) : up, chosen = s->chosen;
     size_t expert = FM_MAX(h, (size_t)s->expert_inter) * chosen;
+    size_t inner = s->rec.inner;
     size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* 0: q, k, v are parts of fused */
     const size_t all[FMI_ACTIVATIONS] = {h,
                                          h,
                                          q * one,
                                          kv * one,
                                          kv * one,
-                                         q,
+                                         FM_MAX(q, inner),
                                          h,
                                          FM_MAX(gate, s->expert_inter * chosen),
                                          FM_MAX(up, s->expert_inter * chosen),
-                                         FM_MAX(FM_MAX(FM_MAX(h, q), up), expert),
-                                         qkv,
+                                         FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), inner),
+                                         FM_MAX(qkv, (size_t)s->rec.in),
                                          s->order == FM_BLOCK_PARALLEL ? h : 0,
                                          h * chosen,
                                          h * chosen,

@@ -215,10 +215,10 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
 {
     size_t ints = (size_t)n * 4, most = 0;
     for (uint32_t i = 0, m; i < s->runs;) {
-        uint32_t layers = fmi_geom_of_run(s, i)->here;
-        most = FM_MAX(most, layers);
+        size_t of_row = fmi_row_ints(fmi_geom_of_run(s, i));
+        most = FM_MAX(most, of_row);
         i = fmi_pass_end(s, i, &m);
-        ints += (size_t)layers * m;
+        ints += of_row * m;
     }
 
     if (ints > s->ints)
@@ -243,7 +243,9 @@ static fm_status upload_plan(fmi_step *s, const fm_row *rows, uint32_t n)
         uint32_t row0 = s->run[i].row0;
         i = fmi_pass_end(s, i, &m);
         fill_slots(s, rows, row0, m, g, slot);
-        slot += (size_t)g->here * m;
+        if (g->recurs)
+            fmi_fill_states(s, rows, row0, m, g, slot + (size_t)g->here * m);
+        slot += fmi_row_ints(g) * m;
     }
     return s->e->be->upload(s->e->be, s->dev, s->host, ints * sizeof(int32_t));
 }

@@ -1,0 +1,89 @@
+/* recurrent.c - which layers have a recurrent block, and its sizes. */
+#include "infer/arch/table.h"
+
+#include <string.h>
+
+#include "infer/recurrent.h"
+
+/* Layers of the type `type` get a recurrent block in the place of attention. */
+static fm_status layers_by_types(fm_arch *a, const fm_json *types, const char *type,
+                                 const char *what)
+{
+    if (!fm_json_is(types, FM_JSON_ARRAY) || fm_json_count(types) != a->layers)
+        return fm_fail(FM_EINVAL, "%s: layer_types must list %u layers", what, a->layers);
+    for (size_t i = 0; i < a->layers; i++)
+        if (strcmp(fm_json_cstr(fm_json_at(types, i), ""), type) == 0)
+            a->sw.layer[i] |= FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION;
+    return FM_OK;
+}
+
+/* All layers get one but those that the list `key` names. Without the list: none. */
+static fm_status layers_but(fm_arch *a, const fm_json *c, const char *key, const char *what)
+{
+    const fm_json *list = fm_json_get(c, key);
+    if (fmi_absent(list))
+        return FM_OK;
+    if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) > a->layers)
+        return fm_fail(FM_EINVAL, "%s: %s must be a list of layers", what, key);
+    for (size_t i = 0; i < a->layers; i++)
+        a->sw.layer[i] |= FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION;
+    for (size_t i = 0; i < fm_json_count(list); i++) {
+        int64_t l = fm_json_int(fm_json_at(list, i), -1);
+        if (l < 0 || l >= a->layers)
+            return fm_fail(FM_EINVAL, "%s: %s must be a list of layers", what, key);
+        a->sw.layer[l] &= (uint8_t) ~(FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION);
+    }
+    return FM_OK;
+}
+
+/* The width of the feed-forward branch: two thirds of the setting, times a factor, rounded up. */
+static fm_status lfm2_inter(fm_arch *a, const fm_json *c, const char *what)
+{
+    bool adjust = true;
+    double factor = 1;
+    uint32_t multiple = 256;
+    FM_TRY(fmi_take_bool(&adjust, c, "block_auto_adjust_ff_dim", true, what));
+    FM_TRY(fmi_take_positive(&factor, c, "block_ffn_dim_multiplier", 1, what));
+    FM_TRY(fmi_take_u32(&multiple, c, "block_multiple_of", 256, 1, 1 << 20, what));
+    if (!adjust)
+        return FM_OK;
+    double inter = (double)(uint32_t)((double)(2 * a->inter) / 3.0);
+    if (!fm_json_get(c, "block_ffn_dim_multiplier") ||
+        !fmi_absent(fm_json_get(c, "block_ffn_dim_multiplier"))) {
+        inter = (double)(uint64_t)(factor * inter);
+        inter = (double)(((uint64_t)inter + multiple - 1) / multiple * multiple);
+    }
+    if (inter < 1 || inter > (double)(4u << 20))
+        return fm_fail(FM_EINVAL, "%s: block_ffn_dim_multiplier gives a width of %.0f", what,
+                       inter);
+    a->inter = (uint32_t)inter;
+    return FM_OK;
+}
+
+static fm_status read_lfm2(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    const fm_json *types = fm_json_get(c, "layer_types");
+    FM_TRY(lfm2_inter(a, c, what));
+    FM_TRY(fmi_absent(types) ? layers_but(a, c, "full_attn_idxs", what)
+                             : layers_by_types(a, types, "conv", what));
+    FM_TRY(fmi_take_bool(&r->bias, c, "conv_bias", false, what));
+    FM_TRY(fmi_take_u32(&r->kernel, c, "conv_L_cache", 3, 1, FM_MAX_CONV_KERNEL, what));
+    r->kind = FM_RECURS_CONV;
+    r->conv_bias = r->bias;
+    r->channels = r->inner = a->hidden;
+    r->in = 3 * a->hidden;
+    return FM_OK;
+}
+
+fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    bool any = false;
+    if (f->has & F_LFM2)
+        FM_TRY(read_lfm2(a, c, what));
+    for (uint32_t i = 0; i < a->layers; i++)
+        any = any || fm_layer_recurs(&a->sw, i);
+    if (!any)
+        memset(&a->sw.rec, 0, sizeof(a->sw.rec));
+    return FM_OK;
+}

@@ -1,0 +1,419 @@
+/* ctest: apart */
+/* Models with recurrent layers: every row has the bits of its model alone, whatever the neighbours,
+ * the cut, rewinds and the prefix cache; answers to one prompt share it; what cannot be is refused
+ * by name. */
+#include "tests/model/variant_kit.h"
+
+#include "infer/engine/seq_state.h"
+
+#define TOKENS 150u /* four blocks and a part of one */
+#define TEXTS 3u
+#define SEQS 7
+#define RUNS 18
+#define VOCAB 64u
+
+enum { BASE, LORA, TUNED, VARIANTS };
+
+typedef struct family {
+    const char *config;  /* without the braces */
+    const char *module;  /* a recurrent layer's product, which LORA adapts */
+    const char *changed; /* a tensor of the upper layers, which differs in TUNED */
+} family;
+
+#define SIZES                                                                                      \
+    "\"vocab_size\":64,\"hidden_size\":32,\"intermediate_size\":40,\"num_hidden_layers\":4,"       \
+    "\"num_attention_heads\":4,\"num_key_value_heads\":2,\"max_position_embeddings\":512,"         \
+    "\"tie_word_embeddings\":true,"
+
+static const family families[] = {
+    {"\"model_type\":\"lfm2\"," SIZES
+     "\"conv_L_cache\":4,\"conv_bias\":true,\"block_auto_adjust_ff_dim\":false,"
+     "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\"]",
+     "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight"},
+};
+
+typedef struct world {
+    ik_mem mem;
+    const family *of;
+    fm_tree *tree[VARIANTS];
+    int32_t text[TEXTS][TOKENS]; /* they begin alike for a while */
+    const char *mode;
+    float *alone[VARIANTS][TEXTS]; /* [TOKENS, VOCAB] in that mode */
+} world;
+
+/* ==== models ==== */
+
+static void put_param(world *w, fm_tree *t, const fm_param *p, uint64_t seed)
+{
+    uint64_t n = 0;
+    fm_digest id;
+    fm_buf path;
+    tk_ok(fm_shape_elems(&n, &p->shape));
+    float *v = vk_noise(seed, n, p->shape.rank == 1 && !strstr(p->name, "bias") ? 1.0 : 0.0,
+                        p->is_matrix ? 0.25 : 0.4);
+    tk_ok(fm_tensor_id(&id, FM_F32, &p->shape, fm_span_of(v, n * sizeof(float)), NULL));
+    fm_buf_init(&path, 0);
+    tk_ok(fm_tensor_path(&path, "tensors", p->name));
+    tk_ok(fm_tree_put_tensor(t, fm_buf_cstr(&path), p->name, FM_F32, &p->shape, &id));
+    fm_buf_release(&path);
+    w->mem.t[w->mem.count].id = id;
+    w->mem.t[w->mem.count].len = n * sizeof(float);
+    w->mem.t[w->mem.count++].bytes = v;
+}
+
+static void put_lora(world *w, fm_tree *t, const char *module)
+{
+    fm_param p;
+    fm_arch a;
+    char name[200];
+    const char *config = "{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}";
+    (void)snprintf(name, sizeof(name), "%s.weight", module);
+    tk_ok(fm_arch_of_tree(&a, t, NULL, "it"));
+    assert_true(fm_arch_param_named(&a, name, &p));
+    tk_ok(fm_tree_put_file(t, "adapters/0-lora/adapter_config.json", fm_span_str(config)));
+    for (uint32_t b = 0; b < 2; b++) {
+        (void)snprintf(name, sizeof(name), "base_model.model.%s.lora_%c.weight", module,
+                       b ? 'B' : 'A');
+        vk_put(&w->mem, t, "adapters/0-lora/tensors", name, 900 + b, 2, b ? p.shape.dim[0] : 3,
+               b ? 3 : p.shape.dim[1], 0.0, 0.3);
+    }
+}
+
+static void make(world *w, const family *of)
+{
+    char text[2048];
+    fm_arch a;
+    fm_param p;
+    memset(w, 0, sizeof(*w));
+    w->of = of;
+    (void)snprintf(text, sizeof(text), "{\"format\":1,\"config\":{%s}}", of->config);
+    for (int v = 0; v < VARIANTS; v++) {
+        tk_ok(fm_tree_new(&w->tree[v]));
+        tk_ok(fm_tree_put_file(w->tree[v], "model.json", fm_span_str(text)));
+        tk_ok(fm_arch_of_tree(&a, w->tree[v], NULL, "it"));
+        for (uint32_t i = 0; fm_arch_param(&a, i, &p); i++)
+            put_param(w, w->tree[v], &p,
+                      100 + i + (v == TUNED && strcmp(p.name, of->changed) == 0 ? 1000 : 0));
+    }
+    put_lora(w, w->tree[LORA], of->module);
+    for (uint32_t t = 0; t < TEXTS; t++)
+        for (uint32_t i = 0; i < TOKENS; i++)
+            w->text[t][i] = (int32_t)fm_rng_below(9, i < 50 * t + 30 ? 0 : t + 1, i, VOCAB);
+}
+
+static void drop(world *w)
+{
+    for (int v = 0; v < VARIANTS; v++)
+        fm_tree_free(w->tree[v]);
+    ik_mem_free(&w->mem);
+}
+
+static fm_engine *engine_of(const world *w, unsigned threads, uint32_t rows, bool cache,
+                            uint64_t kv)
+{
+    fm_engine_opts o = fm_engine_defaults();
+    fm_engine *e = NULL;
+    o.threads = threads;
+    o.mode = w->mode;
+    o.max_rows = rows;
+    o.prefix_cache = cache;
+    if (kv)
+        o.kv_bytes_max = kv;
+    tk_ok(fm_engine_new(&e, &o));
+    return e;
+}
+
+/* Logits of each token of a text that is computed row by row. */
+static float *alone(world *w, int v, const int32_t *ids)
+{
+    fm_engine *e = engine_of(w, 1, 4, false, 0);
+    fm_model *m = vk_load(e, &w->mem, w->tree[v]);
+    float *out = fm_malloc(TOKENS * VOCAB * sizeof(float));
+    fm_seq *s = NULL;
+    tk_ok(fm_seq_open(&s, m));
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        fm_row row = {s, ids[i], true};
+        tk_ok(fm_engine_step(e, &row, 1));
+        memcpy(out + (size_t)i * VOCAB, fm_engine_logits(e, 0), VOCAB * sizeof(float));
+    }
+    fm_seq_close(s);
+    fm_model_close(m);
+    fm_engine_free(e);
+    return out;
+}
+
+/* ==== one run ==== */
+
+typedef struct actor {
+    fm_seq *seq;
+    int variant;
+    uint32_t text;
+} actor;
+
+typedef struct run {
+    world *w;
+    uint64_t seed, draws;
+    fm_engine *e;
+    fm_model *model[VARIANTS];
+    actor a[SEQS];
+    uint32_t max_rows, refused;
+} run;
+
+static uint32_t draw(run *r, uint32_t below)
+{
+    return (uint32_t)fm_rng_below(r->seed, 77, r->draws++, below);
+}
+
+static void open_one(run *r, actor *a)
+{
+    a->variant = (int)draw(r, VARIANTS);
+    a->text = draw(r, TEXTS);
+    tk_ok(fm_seq_open(&a->seq, r->model[a->variant]));
+    if (draw(r, 2) == 0)
+        return;
+    tk_ok(fmi_seq_expect(a->seq, TOKENS)); /* as the scheduler does */
+    for (uint32_t i = 0; i < TOKENS; i++)
+        fmi_seq_tell(a->seq, i, r->w->text[a->text][i]);
+    fmi_seq_adopt(a->seq);
+}
+
+static void close_one(actor *a)
+{
+    fm_seq_close(a->seq);
+    a->seq = NULL;
+}
+
+static void change_cast(run *r)
+{
+    for (int i = 0; i < SEQS; i++) {
+        actor *a = &r->a[i];
+        if (a->seq && (fm_seq_len(a->seq) == TOKENS || draw(r, 30) == 0))
+            close_one(a);
+        if (a->seq && draw(r, 10) == 0) {
+            uint32_t to = draw(r, fm_seq_len(a->seq) + 1);
+            fm_status rc = fm_seq_rewind(a->seq, to);
+            assert_true(rc == FM_OK || rc == FM_ELIMIT);
+            assert_true(rc != FM_OK || fm_seq_len(a->seq) == to);
+        }
+        if (!a->seq && draw(r, 3) == 0)
+            open_one(r, a);
+    }
+}
+
+/* Rows of a sequence stand together or alternate with those of others. */
+static uint32_t put_rows(run *r, fm_row *row, const float **want)
+{
+    uint32_t n = 0, rounds = draw(r, 2) ? 6 : 1, fed[SEQS] = {0};
+    for (uint32_t round = 0; round < rounds; round++)
+        for (uint32_t k = 0; k < SEQS; k++) {
+            actor *a = &r->a[k];
+            if (!a->seq || draw(r, 5) == 0)
+                continue;
+            uint32_t left = TOKENS - fm_seq_len(a->seq) - fed[k];
+            uint32_t count = draw(r, 3) ? draw(r, left + 1) : left > 0;
+            count = FM_MIN(count, r->max_rows - n);
+            for (uint32_t c = 0; c < count; c++) {
+                uint32_t at = fm_seq_len(a->seq) + fed[k]++;
+                row[n] =
+                    (fm_row){a->seq, r->w->text[a->text][at], c + 1 == count || draw(r, 4) == 0};
+                want[n++] = r->w->alone[a->variant][a->text] + (size_t)at * VOCAB;
+            }
+        }
+    return n;
+}
+
+static void check_step(run *r, uint32_t step)
+{
+    fm_row row[200];
+    const float *want[200];
+    change_cast(r);
+    uint32_t n = put_rows(r, row, want);
+    fm_status rc = n ? fm_engine_step(r->e, row, n) : FM_OK;
+    if (rc == FM_ELIMIT) { /* nothing changed; somebody makes room */
+        r->refused++;
+        close_one(&r->a[draw(r, SEQS)]);
+        return;
+    }
+    tk_ok(rc);
+    for (uint32_t i = 0; i < n; i++)
+        if (row[i].want_logits &&
+            memcmp(fm_engine_logits(r->e, i), want[i], VOCAB * sizeof(float)) != 0)
+            fail_msg("mode %s, run %d, step %u, row %u of %u differs", r->w->mode, (int)r->seed,
+                     step, i, n);
+}
+
+/* Cached, not cached, and with so little room that what is kept has to leave all the time. */
+static fm_engine_stats check_run(world *w, uint64_t seed, uint32_t *refused)
+{
+    run r = {.w = w, .seed = seed};
+    uint32_t threads = 1 + draw(&r, 3);
+    r.max_rows = draw(&r, 2) ? 200 : 40;
+    r.e = engine_of(w, threads, r.max_rows, seed % 3 != 0, seed % 3 == 2 ? 90000 : 0);
+    for (int v = 0; v < VARIANTS; v++)
+        r.model[v] = vk_load(r.e, &w->mem, w->tree[v]);
+    for (uint32_t step = 0; step < 60; step++)
+        check_step(&r, step);
+    fm_engine_stats st = fm_engine_stats_of(r.e);
+    for (int i = 0; i < SEQS; i++)
+        fm_seq_close(r.a[i].seq);
+    for (int v = 0; v < VARIANTS; v++)
+        fm_model_close(r.model[v]);
+    fm_engine_free(r.e);
+    *refused += r.refused;
+    return st;
+}
+
+static void check_mode(world *w, const char *mode)
+{
+    uint64_t hits = 0, evictions = 0;
+    uint32_t refused = 0;
+    w->mode = mode;
+    for (int v = 0; v < VARIANTS; v++)
+        for (uint32_t t = 0; t < TEXTS; t++)
+            w->alone[v][t] = alone(w, v, w->text[t]);
+    for (int v = 1; v < VARIANTS; v++) /* or the comparison would mean little */
+        assert_true(tk_rel_norm(w->alone[v][0], w->alone[BASE][0], TOKENS * VOCAB) > 1e-3);
+    for (uint64_t seed = 0; seed < RUNS; seed++) {
+        fm_engine_stats st = check_run(w, seed, &refused);
+        hits += st.prefix_hits;
+        evictions += st.prefix_evictions;
+    }
+    print_message("%.24s, %s: %u tokens from the cache, %u pages left it, %u steps did not fit\n",
+                  w->of->config, mode, (uint32_t)hits, (uint32_t)evictions, refused);
+    assert_true(hits > 0 && evictions > 0 && refused > 0);
+    for (int v = 0; v < VARIANTS; v++)
+        for (uint32_t t = 0; t < TEXTS; t++)
+            fm_free(w->alone[v][t]);
+}
+
+TEST(rows_have_the_bits_of_lone_ones)
+{
+    static const char *const modes[] = {"exact", "fast"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
+        for (size_t k = 0; k < FM_ARRAY_LEN(modes); k++) {
+            static world w;
+            make(&w, &families[i]);
+            check_mode(&w, modes[k]);
+            drop(&w);
+        }
+}
+
+/* ==== answers ==== */
+
+#define ASKS 9u
+
+typedef struct answers {
+    int32_t token[ASKS][40];
+    uint64_t hits, computed;
+} answers;
+
+/* Three answers of each model to one prompt, at the same time. */
+static void ask(answers *out, world *w, bool cache, uint32_t at_once)
+{
+    fm_engine *e = engine_of(w, 2, 64, cache, 0);
+    fm_model *m[VARIANTS];
+    fm_gen_request q[ASKS];
+    fm_gen_result r[ASKS];
+    for (int v = 0; v < VARIANTS; v++)
+        m[v] = vk_load(e, &w->mem, w->tree[v]);
+    for (uint32_t i = 0; i < ASKS; i++) {
+        q[i] = (fm_gen_request){.model = m[i / 3],
+                                .prompt = w->text[0],
+                                .prompt_len = 100,
+                                .max_new = 40,
+                                .ignore_eos = true};
+        fm_sample_defaults(&q[i].sampling);
+        q[i].sampling.temperature = 0.8f;
+        q[i].sampling.seed = i % 3;
+    }
+    for (uint32_t i = 0; i < ASKS; i += at_once)
+        tk_ok(fm_generate(e, q + i, at_once, r + i));
+    for (uint32_t i = 0; i < ASKS; i++) {
+        assert_int_equal(r[i].count, 40);
+        memcpy(out->token[i], r[i].tokens, sizeof(out->token[i]));
+        fm_gen_result_release(&r[i]);
+    }
+    fm_engine_stats st = fm_engine_stats_of(e);
+    out->hits = st.prefix_hits;
+    out->computed = st.rows;
+    for (int v = 0; v < VARIANTS; v++)
+        fm_model_close(m[v]);
+    fm_engine_free(e);
+}
+
+TEST(answers_to_one_prompt_share_it)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(families); i++) {
+        static world w;
+        static answers lone, together, one_by_one;
+        make(&w, &families[i]);
+        w.mode = "exact";
+        ask(&lone, &w, false, 1);
+        ask(&together, &w, true, ASKS);
+        ask(&one_by_one, &w, true, 1);
+        assert_memory_equal(lone.token, together.token, sizeof(lone.token));
+        assert_memory_equal(lone.token, one_by_one.token, sizeof(lone.token));
+        assert_true(lone.hits == 0);
+        assert_true(together.hits >= 6u * 96); /* two of three answers: the prompt's blocks */
+        assert_true(one_by_one.hits >= 6u * 96);
+        drop(&w);
+    }
+}
+
+/* A rewind to any length, and rows behind it, give the same bits; where a block's end is near, only
+ * what lies behind it is computed again. */
+TEST(rewinds_go_on_from_the_last_mark)
+{
+    static world w;
+    make(&w, &families[0]);
+    w.mode = "exact";
+    float *want = alone(&w, BASE, w.text[0]);
+    fm_engine *e = engine_of(&w, 2, 64, true, 0);
+    fm_model *m = vk_load(e, &w.mem, w.tree[BASE]);
+    fm_seq *s = NULL;
+    tk_ok(fm_seq_open(&s, m));
+    for (uint32_t to = 0; to < TOKENS; to += 7) {
+        while (fm_seq_len(s) < TOKENS) {
+            fm_row row = {s, w.text[0][fm_seq_len(s)], true};
+            tk_ok(fm_engine_step(e, &row, 1));
+            assert_memory_equal(fm_engine_logits(e, 0), want + (fm_seq_len(s) - 1) * VOCAB,
+                                VOCAB * sizeof(float));
+        }
+        uint64_t rows = fm_engine_stats_of(e).rows;
+        tk_ok(fm_seq_rewind(s, to));
+        assert_int_equal(fm_seq_len(s), to);
+        assert_true(fm_engine_stats_of(e).rows - rows <= FM_KV_PAGE);
+    }
+    assert_int_equal(s->marks, 1);
+    fm_seq_close(s);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_free(want);
+    drop(&w);
+}
+
+TEST(virtual_tokens_are_refused)
+{
+    static world w;
+    fm_model *m = NULL;
+    make(&w, &families[0]);
+    w.mode = "exact";
+    fm_engine *e = engine_of(&w, 1, 8, true, 0);
+    vk_virtual(&w.mem, w.tree[BASE], false, 3, 8);
+    fm_provider p = ik_provider(&w.mem);
+    assert_int_equal(fm_model_load(&m, e, w.tree[BASE], &p, "it"), FM_EUNSUPPORTED);
+    assert_non_null(strstr(fm_error_text(), "recurrent layers of lfm2"));
+    fm_engine_free(e);
+    drop(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_have_the_bits_of_lone_ones),
+        cmocka_unit_test(answers_to_one_prompt_share_it),
+        cmocka_unit_test(rewinds_go_on_from_the_last_mark),
+        cmocka_unit_test(virtual_tokens_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
