@@ -8,6 +8,7 @@
 
 #include "infer/act.h"
 #include "store/base/text/json.h"
+#include "store/scaled.h"
 #include "store/tree.h"
 
 FM_BEGIN_DECLS
@@ -87,7 +88,8 @@ typedef struct fm_switches {
     bool encoder;     /* every position sees every other; no head */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
-    bool shared_plain;                          /* without a gate of its own */
+    bool sinks;        /* each query head has a learned score beside those of the positions */
+    bool shared_plain; /* without a gate of its own */
     bool router_sigmoid, router_bias;           /* as fm_route.sigmoid, .bias */
     uint32_t router_groups, router_groups_kept; /* 0: none */
     float router_scale;                         /* of the experts' weights; 0: none */
@@ -161,6 +163,17 @@ const char *fm_arch_beyond_llama(const fm_arch *a);
 FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos,
                                   float *sin);
 
+/* A tree and its provider as models read them: quantized weights are plain (store/scaled.h), experts
+ * that a file stacks in one tensor have one each, under the names of fm_arch_param, and what
+ * adapters do to whole weights is done (store/adapted.h). Where nothing of this applies these are the
+ * tree and provider that were given, which are borrowed until fm_model_view_close. */
+typedef struct fm_model_view fm_model_view;
+FM_CHECKED fm_status fm_model_view_open(fm_model_view **out, const fm_tree *tree,
+                                        const fm_provider *p, const char *what, fm_plain_as as);
+void fm_model_view_close(fm_model_view *v); /* NULL is fine */
+const fm_tree *fm_model_view_tree(const fm_model_view *v);
+const fm_provider *fm_model_view_provider(const fm_model_view *v); /* thread-safe if p is */
+
 /* What a parameter is to the model. FM_P_*_B is the bias of the one before it. */
 typedef enum fm_place {
     FM_P_EMBED,
@@ -183,6 +196,7 @@ typedef enum fm_place {
     FM_P_MLP_POST_B,
     FM_P_Q_NORM,
     FM_P_K_NORM,
+    FM_P_SINKS,
     FM_P_Q,
     FM_P_Q_B,
     FM_P_K,
@@ -198,10 +212,14 @@ typedef enum fm_place {
     FM_P_DOWN,
     FM_P_DOWN_B,
     FM_P_ROUTER,
-    FM_P_ROUTER_B, /* of the choice alone; it is no bias of the product, and never trains */
+    FM_P_ROUTER_SUM_B, /* of the product itself: it counts in the choice and in the weights */
+    FM_P_ROUTER_B,     /* of the choice alone; it is no bias of the product, and never trains */
     FM_P_X_GATE,
+    FM_P_X_GATE_B,
     FM_P_X_UP,
-    FM_P_X_DOWN, /* one for each expert */
+    FM_P_X_UP_B,
+    FM_P_X_DOWN,
+    FM_P_X_DOWN_B, /* one for each expert */
     FM_P_S_GATE,
     FM_P_S_UP,
     FM_P_S_DOWN,
@@ -243,6 +261,8 @@ typedef struct fm_param {
     fm_place place;
 } fm_param;
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out);
+/* Whether files of this family have the experts' parameters of this place in one tensor. */
+bool fm_arch_stacks(const fm_arch *a, fm_place place);
 /* The parameter of this name; false: the architecture has none. */
 bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out);
 

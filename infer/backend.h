@@ -131,7 +131,9 @@ typedef struct fm_route {
  * Consecutive rows of one sequence have ascending positions, or in an encoder all the same
  * position: each row sees the whole text. Scores are s = (q . k) * scale, then softcap * tanh(s /
  * softcap) where softcap > 0; then softmax of the scores and the weighted sum of v, both over
- * ascending positions. */
+ * ascending positions. A sink is one more score of its head, before the first position, whose
+ * share of the softmax falls away. Of a device, fm_backend.attends says which of the optional
+ * fields it reads. */
 typedef struct fm_attn {
     float *out; /* [m, NH*HD], ldo apart */
     size_t ldo;
@@ -144,8 +146,15 @@ typedef struct fm_attn {
     uint32_t m, nh, nkv, hd;
     uint32_t window;
     float scale, softcap;
+    const float *sink;    /* [NH]; NULL: none. FM_ATTENDS_SINK */
+    const int32_t *first; /* [m], ascending as pos is: row i sees nothing before first[i] either;
+                           * NULL: no such bound. FM_ATTENDS_FIRST */
     bool single; /* each row is of another sequence; false is always correct */
 } fm_attn;
+
+#define FM_ATTENDS_SINK 1u
+#define FM_ATTENDS_FIRST 2u
+#define FM_ATTENDS_TRAIN_SINK 4u /* fm_train_seq.sink */
 
 /* Rows of q and of new keys and values, the arguments of fm_backend.keep_rows. */
 typedef struct fm_new_rows {
@@ -202,6 +211,10 @@ typedef struct fm_train_seq {
     uint32_t virt;        /* 0: none */
     const float *vk, *vv; /* device */
     float *dvk, *dvv;     /* +=, in ascending sequences; NULL: frozen */
+    /* [NH] as in fm_attn, and lse counts it; NULL: none. FM_ATTENDS_TRAIN_SINK. dsink: += -sum of
+     * exp(sink - lse) (dout . out) over ascending rows, in ascending sequences; NULL: frozen. */
+    const float *sink;
+    float *dsink;
 } fm_train_seq;
 
 /* Self-attention of whole sequences, causal or (encoder) each row to all of its sequence. */
@@ -235,6 +248,7 @@ struct fm_backend {
     const char *layout;       /* names what weight_image writes: part of a cached artefact's key */
     const char *isa;          /* "avx512", "avx2", "generic": for people, never in a key */
     bool host_visible;
+    uint32_t attends; /* FM_ATTENDS_*: optional fields that attention reads */
     void *ctx;
     void (*close)(fm_backend *be);
 

@@ -55,6 +55,7 @@ typedef struct fm_layer {
     const float *attn_post, *mlp_post;     /* [hidden], behind the branch */
     const float *attn_post_b, *mlp_post_b;
     const float *q_norm, *k_norm; /* [head_dim], or q's and k's whole width */
+    const float *sinks;           /* [heads] or NULL */
     fm_digest attn_norm_id, mlp_norm_id;
     fm_linear q, k, v, o;     /* fused: q is all three, k and v have no w */
     fm_linear gate, up, down; /* fused: gate is both; plain: gate has no w */

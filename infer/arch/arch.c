@@ -450,6 +450,8 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
                  {"relu", FM_ACT_RELU},           {"relu2", FM_ACT_RELU2}};
     const char *key = key_or(f->k_act, "hidden_act");
     const char *act = fm_json_cstr(fm_json_get(c, key), key_or(f->act, "silu"));
+    if (f->sw.act != FM_ACT_SILU) /* no setting */
+        return FM_OK;
     if ((f->has & F_GELU_IS_TANH) && strcmp(act, "gelu") == 0)
         act = "gelu_pytorch_tanh";
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
@@ -587,6 +589,19 @@ static fm_status read_no_rope(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* The clamp of gpt-oss is a constant here. */
+static fm_status check_clamp(const fm_json *c, const char *what)
+{
+    double limit = 0, alpha = 0;
+    FM_TRY(fmi_take_positive(&limit, c, "swiglu_limit", (double)7.0, what));
+    FM_TRY(fmi_take_positive(&alpha, c, "swiglu_alpha", 1.702, what));
+    if (limit != (double)FM_ACT_LIMIT || (float)alpha != FM_ACT_ALPHA)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: swiglu_limit %g and swiglu_alpha %g are not supported, 7 and 1.702 are",
+                       what, limit, alpha);
+    return FM_OK;
+}
+
 static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     fm_status rc = read_act(a, f, c, what);
@@ -612,6 +627,8 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
     }
     if (rc == FM_OK && (f->has & F_NO_ROPE_LAYERS))
         rc = read_no_rope(a, c, what);
+    if (rc == FM_OK && (f->has & F_CLAMPED))
+        rc = check_clamp(c, what);
     bool qk = a->sw.qk == FM_QK_HEAD;
     if (rc == FM_OK && (f->has & F_QK_NORM_KEY))
         rc = fmi_take_bool(&qk, c, "use_qk_norm", false, what);
@@ -808,6 +825,8 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
     for (uint32_t i = 0; i < a->layers; i++)
         if (s->layer[i] != s->layer[0] || (s->layer[i] & ~FM_LAYER_SLIDES))
             return "layers that differ";
+    if (s->sinks)
+        return "sinks";
     if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after)
         return "this family's norms";
     if (s->act != FM_ACT_SILU || s->plain_mlp)

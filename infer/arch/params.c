@@ -77,6 +77,8 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return q + 2 * kv;
     case D_HEAD:
         return a->head_dim;
+    case D_HEADS:
+        return a->heads;
     case D_EXPERTS:
         return a->sw.experts;
     case D_X_INTER:

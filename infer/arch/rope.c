@@ -292,17 +292,9 @@ static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, cons
     return rc;
 }
 
-fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+static fm_status read_settings(fm_arch *a, const fmi_family *f, const fm_json *c, const fm_json *r,
+                               const char *what)
 {
-    a->rope[0] = (fm_rope){.theta = f->theta > 0 ? f->theta : 10000.0, .attention = 1.0};
-    if (f->sw.no_rope) {
-        a->sw.rotary_dim = a->head_dim;
-        a->rope[1] = a->rope[0];
-        return FM_OK;
-    }
-    const fm_json *r = fm_json_get(c, "rope_parameters");
-    if (fmi_absent(r))
-        r = fm_json_get(c, "rope_scaling");
     const char *theta =
         fmi_absent(fm_json_get(c, "rotary_emb_base")) ? "rope_theta" : "rotary_emb_base";
     fm_status rc = fmi_take_positive(&a->rope[0].theta, c, theta, a->rope[0].theta, what);
@@ -314,6 +306,27 @@ fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const
     if (rc == FM_OK && (f->has & F_QUERY_SCALE))
         rc = query_scale(a, r, what);
     a->rope[1] = a->rope[0];
+    return rc;
+}
+
+fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_json *usual = NULL;
+    a->rope[0] = (fm_rope){.theta = f->theta > 0 ? f->theta : 10000.0, .attention = 1.0};
+    if (f->sw.no_rope) {
+        a->sw.rotary_dim = a->head_dim;
+        a->rope[1] = a->rope[0];
+        return FM_OK;
+    }
+    const fm_json *r = fm_json_get(c, "rope_parameters");
+    if (fmi_absent(r))
+        r = fm_json_get(c, "rope_scaling");
+    if (fmi_absent(r) && f->rope) {
+        FM_TRY(fm_json_parse(&usual, fm_span_str(f->rope), "the family's rope settings"));
+        r = usual;
+    }
+    fm_status rc = read_settings(a, f, c, r, what);
+    fm_json_free(usual);
     return rc;
 }
 

@@ -175,6 +175,34 @@ static const fmi_arch_part minimax_m2_layer[] = {
     {"block_sparse_moe.experts.%u.w2.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
     {.name = NULL}};
 
+/* The names of experts are those of other families: its files have them stacked. */
+static const fmi_arch_part gpt_oss_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    {"self_attn.sinks", FM_P_SINKS, W_ALWAYS, D_HEADS, D_1},
+    TWO_NORMS_2,
+    {"mlp.router.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"mlp.router.bias", FM_P_ROUTER_SUM_B, W_SPARSE, D_EXPERTS, D_1},
+    {"mlp.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.gate_proj.bias", FM_P_X_GATE_B, W_EXPERT, D_X_INTER, D_1},
+    {"mlp.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"mlp.experts.%u.up_proj.bias", FM_P_X_UP_B, W_EXPERT, D_X_INTER, D_1},
+    {"mlp.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {"mlp.experts.%u.down_proj.bias", FM_P_X_DOWN_B, W_EXPERT, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_stack gpt_oss_stacks[] = {
+    {"mlp.experts.gate_up_proj", FM_P_X_GATE, FMI_STACK_EVEN, true},
+    {"mlp.experts.gate_up_proj", FM_P_X_UP, FMI_STACK_ODD, true},
+    {"mlp.experts.gate_up_proj_bias", FM_P_X_GATE_B, FMI_STACK_EVEN, false},
+    {"mlp.experts.gate_up_proj_bias", FM_P_X_UP_B, FMI_STACK_ODD, false},
+    {"mlp.experts.down_proj", FM_P_X_DOWN, FMI_STACK_ALL, true},
+    {"mlp.experts.down_proj_bias", FM_P_X_DOWN_B, FMI_STACK_ALL, false},
+    {.name = NULL}};
+static const char gpt_oss_rope[] =
+    "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"truncate\": false,"
+    " \"original_max_position_embeddings\": 4096}";
+
 #define LAYERNORMS_1                                                                               \
     TWO_NORMS_1,                                                                                   \
     {                                                                                              \
@@ -495,6 +523,9 @@ LIST(hyperclovax_keys, "embedding_multiplier", "logits_scaling", "residual_multi
 LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
 LIST(phi3_keys, "original_max_position_embeddings");
 LIST(mixtral_keys, "num_local_experts", "num_experts_per_tok");
+LIST(gpt_oss_keys, "num_local_experts", "num_experts_per_tok", "swiglu_limit", "swiglu_alpha");
+LIST(gpt_oss_harmless, "output_router_logits", "router_aux_loss_coef", "experts_per_token",
+     "initial_context_length");
 LIST(moe_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise");
 LIST(olmoe_keys, "num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob");
 LIST(exaone4_keys, "sliding_window_pattern");
@@ -758,6 +789,23 @@ static const fmi_family families[] = {
      .keys = mixtral_keys,
      .harmless = moe_harmless,
      .sw = {.renormalise = true}},
+    {.name = "gpt_oss",
+     NAMES(gpt_oss_layer, llama_last),
+     .has = F_BIAS_KEY | F_MIXTRAL_EXPERTS | F_CLAMPED,
+     .heads = 64,
+     .kv_heads = 8,
+     .head_dim = 64,
+     .max_positions = 131072,
+     .window = 128,
+     .slide_pattern = 2,
+     .eps = 1e-5,
+     .theta = 150000,
+     .rope = gpt_oss_rope,
+     .qkv_bias = true,
+     .keys = gpt_oss_keys,
+     .harmless = gpt_oss_harmless,
+     .stacks = gpt_oss_stacks,
+     .sw = {.act = FM_ACT_CLAMPED, .renormalise = true, .sinks = true}},
     {.name = "qwen2_moe",
      NAMES(qwen_moe_layer, llama_last),
      .has = F_QWEN_EXPERTS | F_NO_WINDOW | F_QKV_BIAS_KEY,

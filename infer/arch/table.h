@@ -39,6 +39,7 @@ typedef enum fmi_dim {
     D_KV,
     D_QKV,
     D_HEAD,
+    D_HEADS,
     D_EXPERTS,
     D_X_INTER,
     D_S_INTER,
@@ -57,6 +58,22 @@ typedef struct fmi_arch_part {
     fmi_when when;
     fmi_dim rows, cols; /* out, in */
 } fmi_arch_part;
+
+/* A tensor in which a file may stack what all experts of a layer have (model_view.c). */
+typedef enum fmi_stack_share {
+    FMI_STACK_ALL,
+    FMI_STACK_EVEN, /* outputs 0, 2, .. */
+    FMI_STACK_ODD,
+    FMI_STACK_FRONT, /* the first half of the outputs */
+    FMI_STACK_BEHIND,
+} fmi_stack_share;
+
+typedef struct fmi_stack {
+    const char *name; /* in a layer */
+    fm_place place;   /* what is taken from it */
+    fmi_stack_share share;
+    bool turned; /* [experts, in, out] */
+} fmi_stack;
 
 /* Bits of fmi_family.has: settings that this family's config may hold. */
 #define F_BIAS_KEY 1u      /* attention_bias */
@@ -91,9 +108,10 @@ typedef struct fmi_arch_part {
 #define F_NTK_ALPHA (1u << 29)      /* rope type dynamic with alpha: a fixed change of theta */
 #define F_MROPE (1u << 30)          /* rope type mrope: in a text its three positions are equal */
 #define F_CLOVA (UINT64_C(1) << 33) /* F_GRANITE's multipliers with use_post_norm; logits times */
-#define F_ELSE_ROPE (UINT64_C(1) << 32)     /* with F_FULL_NO_ROPE: sliding_window null, all turn */
-#define F_DEEP_EXPERTS (UINT64_C(1) << 40)  /* n_routed_experts, n_group, .. */
-#define F_GLM_EXPERTS (UINT64_C(1) << 41)   /* likewise, with GLM's defaults */
+#define F_ELSE_ROPE (UINT64_C(1) << 32)    /* with F_FULL_NO_ROPE: sliding_window null, all turn */
+#define F_CLAMPED (UINT64_C(1) << 34)      /* swiglu_limit, swiglu_alpha: of FM_ACT_CLAMPED alone */
+#define F_DEEP_EXPERTS (UINT64_C(1) << 40) /* n_routed_experts, n_group, .. */
+#define F_GLM_EXPERTS (UINT64_C(1) << 41)  /* likewise, with GLM's defaults */
 #define F_ERNIE_EXPERTS (UINT64_C(1) << 42) /* moe_num_experts, moe_k, .. */
 #define F_WINDOW_FROM (UINT64_C(1) << 43)   /* max_window_layers: layers from it on slide */
 #define F_QK_NORM_KEY (UINT64_C(1) << 44)   /* use_qk_norm: heads are normed */
@@ -123,6 +141,8 @@ typedef struct fmi_family {
     fm_switches sw;              /* before the config's settings are read */
     const char *const *keys;     /* further settings that are read or checked */
     const char *const *harmless; /* further settings without effect */
+    const fmi_stack *stacks;     /* ends with a name of NULL; NULL: none */
+    const char *rope;            /* JSON of rope_parameters where the config has none */
     const char *const *ignored;  /* tensors without effect: "*end" or "begin*" */
     bool alone;                  /* the usual keys of rotary decoders are not this family's */
 } fmi_family;

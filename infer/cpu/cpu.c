@@ -103,6 +103,7 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
                            .layout = "f32-panel32-1",
                            .isa = kern->isa,
                            .host_visible = true,
+                           .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK,
                            .ctx = cpu,
                            .close = cpu_close,
 #define SLOT(op) .op = fmi_exact_##op,

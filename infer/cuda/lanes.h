@@ -102,7 +102,19 @@ FMC_DEVICE float fmc_act(fm_act f, float x)
     float u = x;
     if (f == FM_ACT_GELU_TANH)
         u = fmaf((x * x) * x, 0.044715f, x) * 1.5957691216057308f;
+    if (f == FM_ACT_CLAMPED) {
+        x = fmc_min(FM_ACT_LIMIT, x);
+        u = x * FM_ACT_ALPHA;
+    }
     return x * fmc_sigmoid(u);
+}
+
+/* act_factor of cpu/kern/act.h */
+FMC_DEVICE float fmc_act_factor(fm_act f, float up)
+{
+    if (f != FM_ACT_CLAMPED)
+        return up;
+    return fmc_max(-FM_ACT_LIMIT, fmc_min(FM_ACT_LIMIT, up)) + 1.0f;
 }
 
 /* f(x) and f'(x): slope_of of cpu/kern/grads.h */
@@ -116,6 +128,10 @@ FMC_DEVICE fmc_slope fmc_act_slope(fm_act f, float x)
     if (f == FM_ACT_RELU2) {
         float y = fmc_max(0.0f, x);
         return fmc_slope{y * y, y + y};
+    }
+    if (f == FM_ACT_CLAMPED) {
+        float g = fmc_min(FM_ACT_LIMIT, x), u = g * FM_ACT_ALPHA, s = fmc_sigmoid(u);
+        return fmc_slope{g * s, x > FM_ACT_LIMIT ? 0.0f : s * fmaf(u, 1.0f - s, 1.0f)};
     }
     float sq = fmc_min(400.0f, x * x), near = sq > 399.0f ? 0.0f : x;
     if (f == FM_ACT_GELU) {

@@ -4,14 +4,20 @@
 #include "infer/model/shard.h"
 
 #include "store/base/mem.h"
-#include "store/adapted.h"
 #include "store/scaled.h"
 
-/* The operation of the recurrent layers must be there. */
+/* Refuses what this device and mode do not compute. */
 static fm_status check_device(const fm_model *m, const char *what)
 {
     const fm_backend *be = m->engine->be;
-    if (m->arch.sw.rec.kind == FM_RECURS_NOT || be->convolve)
+    const fm_switches *sw = &m->arch.sw;
+
+    if (sw->sinks && !(be->attends & FM_ATTENDS_SINK))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: mode %s on %s has no attention with sinks, which %s needs; use mode "
+                       "exact, or the CPU",
+                       what, be->mode, be->name, m->arch.family);
+    if (sw->rec.kind == FM_RECURS_NOT || be->convolve)
         return FM_OK;
     return fm_fail(FM_EUNSUPPORTED,
                    "%s: %s has short convolutions, which device %s does not compute yet: use "
@@ -78,22 +84,17 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
     }
     m->engine = e;
     m->priv = priv;
-    fm_plain *plain = NULL;
-    fm_adapted *adapted = NULL;
-    fm_status rc = fm_plain_open_as(&plain, tree, p, what, plain_as(e));
-    if (rc == FM_OK)
-        rc = fm_adapted_open(&adapted, fm_plain_tree(plain), fm_plain_provider(plain),
-                             FM_ADAPTED_RUN, FM_DTYPE_NONE, what);
+    fm_model_view *seen = NULL;
+    fm_status rc = fm_model_view_open(&seen, tree, p, what, plain_as(e));
     if (rc == FM_OK) {
         fmi_binder b = {.m = m,
-                        .tree = fm_adapted_tree(adapted),
-                        .p = fm_adapted_provider(adapted),
+                        .tree = fm_model_view_tree(seen),
+                        .p = fm_model_view_provider(seen),
                         .what = what,
                         .pool = pool};
         rc = bind(&b);
     }
-    fm_adapted_close(adapted);
-    fm_plain_close(plain);
+    fm_model_view_close(seen);
     if (rc == FM_OK && e->log)
         rc = e->log->prepare(m, tree, what);
     if (rc != FM_OK) {

@@ -11,7 +11,6 @@
 #include "infer/arch/table.h"
 #include "store/adapted.h"
 #include "store/base/mem.h"
-#include "store/scaled.h"
 
 static fm_status check_shape(const fmi_binder *b, const fm_entry *e, const fm_param *p)
 {
@@ -209,6 +208,8 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
                  r->channels, r->in, r->inner, r->bias, r->conv_bias);
     if (fm_arch_recurs(a))
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    if (s->sinks)
+        FM_TRY(fm_hasher_update(h, "sinks\n", 6));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));
@@ -264,25 +265,20 @@ static fm_status check_params(fmi_binder *b)
 
 fm_status fm_model_check(const fm_tree *tree, const fm_provider *p, const char *what)
 {
-    fm_plain *plain = NULL;
+    fm_model_view *seen = NULL;
     fm_model *m = fm_calloc(1, sizeof(*m));
-    fm_adapted *adapted = NULL;
-    fm_status rc = m ? fm_plain_open(&plain, tree, p, what) : FM_ENOMEM;
-    if (rc == FM_OK)
-        rc = fm_adapted_open(&adapted, fm_plain_tree(plain), fm_plain_provider(plain),
-                             FM_ADAPTED_RUN, FM_DTYPE_NONE, what);
+    fm_status rc = m ? fm_model_view_open(&seen, tree, p, what, FM_PLAIN_WIDE) : FM_ENOMEM;
     if (rc == FM_OK) {
         fmi_binder b = {.m = m,
-                        .tree = fm_adapted_tree(adapted),
-                        .p = fm_adapted_provider(adapted),
+                        .tree = fm_model_view_tree(seen),
+                        .p = fm_model_view_provider(seen),
                         .what = what};
         rc = fm_map_new(&b.replaced);
         FM_THEN(rc, check_params(&b));
         fmi_adapters_release(&b);
         fm_map_free(b.replaced);
     }
-    fm_adapted_close(adapted);
-    fm_plain_close(plain);
+    fm_model_view_close(seen);
     fm_free(m);
     return rc;
 }

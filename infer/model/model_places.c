@@ -31,9 +31,9 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
         return p->place <= FM_P_REC_IN_B    ? &l->rec->in
                : p->place <= FM_P_REC_OUT_B ? &l->rec->out
                                             : NULL;
-    fm_linear *expert[] = {
-        &x->router, NULL,     &x->gate[p->expert], &x->up[p->expert], &x->down[p->expert],
-        &x->s_gate, &x->s_up, &x->s_down,          &x->s_switch};
+    fm_linear *gate = &x->gate[p->expert], *up = &x->up[p->expert], *down = &x->down[p->expert];
+    fm_linear *expert[] = {&x->router, &x->router, NULL,     gate,       gate,        up, up, down,
+                           down,       &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
     return expert[p->place - FM_P_ROUTER];
 }
 
@@ -54,7 +54,7 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
         return p->place == FM_P_CONV ? &l->rec->conv : &l->rec->conv_b;
     const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
                              &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
-                             &l->q_norm,    &l->k_norm};
+                             &l->q_norm,    &l->k_norm,      &l->sinks};
     return place[p->place - FM_P_ATTN_NORM];
 }
 

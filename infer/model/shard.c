@@ -121,9 +121,12 @@ fmi_cut fmi_cut_of(const fm_arch *a, fm_place place, uint32_t rank, uint32_t ran
         add_equal(&c, 0, a->inter, rank, ranks);
     else if (place == FM_P_DOWN || place == FM_P_DOWN_B)
         cut_inputs(&c, a->inter, rank, ranks);
-    else if (place == FM_P_X_GATE || place == FM_P_X_UP)
+    else if (place == FM_P_SINKS)
+        add_equal(&c, 0, a->heads, rank, ranks);
+    else if (place == FM_P_X_GATE || place == FM_P_X_GATE_B || place == FM_P_X_UP ||
+             place == FM_P_X_UP_B)
         add_equal(&c, 0, a->sw.expert_inter, rank, ranks);
-    else if (place == FM_P_X_DOWN)
+    else if (place == FM_P_X_DOWN || place == FM_P_X_DOWN_B)
         cut_inputs(&c, a->sw.expert_inter, rank, ranks);
     else if (place == FM_P_S_GATE || place == FM_P_S_UP)
         add_equal(&c, 0, a->sw.shared_inter, rank, ranks);

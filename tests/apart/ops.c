@@ -233,6 +233,8 @@ static void op_attention(fm_backend *be, const fm_attn *ask)
     TO(t.table);
     TO(t.seq);
     TO(t.pos);
+    TO(t.sink);
+    TO(t.first);
     apart_push(a, run_attention, op, &t, sizeof(t));
 }
 
@@ -326,6 +328,8 @@ static void train_args(apart *a, task *t, const fm_attn_train *ask, const char *
         TO(seq[i].vv);
         TO(seq[i].dvk);
         TO(seq[i].dvv);
+        TO(seq[i].sink);
+        TO(seq[i].dsink);
     }
 }
 

@@ -82,6 +82,14 @@ static void case_paged(kk *k, const uint32_t *dim)
     capped.out = kk_out(k, (size_t)dim[0] * nh * hd, 1.0);
     capped.softcap = 2.5f;
     k->be->attention(k->be, &capped);
+    fm_attn sunk = a;
+    int32_t *first = kk_shuffled(k, dim[0]);
+    for (uint32_t i = 0; i < dim[0]; i++)
+        first[i] = p.pos[i] / 3;
+    sunk.out = kk_out(k, (size_t)dim[0] * nh * hd, 1.0);
+    sunk.sink = kk_in(k, nh, 3.0);
+    sunk.first = first;
+    k->be->attention(k->be, &sunk);
 }
 
 TEST(paged_attention_equals_the_oracle)
@@ -155,6 +163,19 @@ static void case_whole(kk *k, const uint32_t *dim)
     k->be->self_attention(k->be, &w.a);
 }
 
+static void case_whole_sunk(kk *k, const uint32_t *dim)
+{
+    whole w = make_whole(k, dim);
+    const float *sink = kk_in(k, w.a.nh, 3.0);
+
+    for (uint32_t i = 0; i < WHOLE_SEQS; i++)
+        w.seq[i].sink = i == 1 ? NULL : sink;
+    w.a.seq = w.seq;
+    w.a.out = kk_out(k, w.nq, 1.0);
+    w.a.lse = kk_out(k, (size_t)w.a.rows * w.a.nh, 1.0);
+    k->be->self_attention(k->be, &w.a);
+}
+
 static void case_whole_grad(kk *k, const uint32_t *dim)
 {
     whole w = make_whole(k, dim);
@@ -190,6 +211,13 @@ TEST(whole_attention_equals_the_oracle)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
         kk_check("self_attention", case_whole, whole_dims[i], TOL);
+}
+
+TEST(whole_attention_with_sinks_equals_the_oracle)
+{
+    kk_cpu_only();
+    for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
+        kk_check("self_attention with sinks", case_whole_sunk, whole_dims[i], TOL);
 }
 
 TEST(attention_gradient_equals_the_oracle)
@@ -456,6 +484,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(paged_attention_equals_the_oracle),
         cmocka_unit_test(whole_attention_equals_the_oracle),
+        cmocka_unit_test(whole_attention_with_sinks_equals_the_oracle),
         cmocka_unit_test(attention_gradient_equals_the_oracle),
         cmocka_unit_test(attention_follows_the_stated_order),
         cmocka_unit_test(paged_and_whole_attention_agree),

@@ -15,8 +15,8 @@ typedef struct fd {
     kk k;
     fm_backend *ref, *be; /* forwards run on ref, gradients on be */
     const uint32_t *dim;
-    float *in[5], *grad[5];
-    size_t n[5], inputs;
+    float *in[6], *grad[6];
+    size_t n[6], inputs;
     float *out, *dout; /* dout: the loss's coefficients */
     size_t out_n;
     int32_t *label;
@@ -247,7 +247,7 @@ static void swiglu_setup(fd *f)
 }
 
 /* ---- attention: q, k, v, virtual keys and values; dim: nh, nkv, hd, window, longest, virtual
- * positions, encoder, cap. Two sequences, one of them shorter by 5, share the virtual rows ---- */
+ * positions, encoder, cap, sinks. Two sequences, one of them shorter by 5, share the virtual rows ---- */
 
 static fm_attn_train attention_of(fd *f, fm_train_seq *seq)
 {
@@ -281,7 +281,9 @@ static fm_attn_train attention_of(fd *f, fm_train_seq *seq)
                                 .vk = f->in[3],
                                 .vv = f->in[4],
                                 .dvk = f->grad[3],
-                                .dvv = f->grad[4]};
+                                .dvv = f->grad[4],
+                                .sink = d[8] ? f->in[5] : NULL,
+                                .dsink = d[8] ? f->grad[5] : NULL};
     return a;
 }
 
@@ -313,6 +315,8 @@ static void attention_setup(fd *f)
         fd_in(f, d[5] * kd, 1.0);
         fd_in(f, d[5] * kd, 1.0);
     }
+    if (d[8])
+        fd_in(f, d[0], 2.0);
     fd_out(f, f->n[0]);
     f->aux = kk_in(&f->k, rows * d[0], 0.0);
     f->forward = attention_run;
@@ -498,7 +502,7 @@ TEST(elements_have_the_right_slopes)
     fd_check("softcap", softcap_setup, norm);
     fd_check("scales", scales_setup, norm);
     fd_check("dropout", dropout_setup, drop);
-    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_RELU2; f++)
+    for (uint32_t f = FM_ACT_SILU; f <= FM_ACT_CLAMPED; f++)
         for (uint32_t gated = 0; gated < 2; gated++) {
             const uint32_t act[] = {f, 7, 37, gated};
             fd_check("act", act_setup, act);
@@ -507,15 +511,20 @@ TEST(elements_have_the_right_slopes)
 
 TEST(attention_has_the_right_slopes)
 {
-    static const uint32_t all[] = {4, 2, 6, 0, 37, 0, 0, 0}, window[] = {3, 1, 18, 5, 40, 0, 0, 0};
-    static const uint32_t prefix[] = {4, 2, 10, 6, 22, 7, 0, 0};
-    static const uint32_t encoder[] = {2, 2, 8, 0, 24, 3, 1, 0}, cap[] = {4, 1, 6, 0, 30, 2, 0, 1};
+    static const uint32_t all[] = {4, 2, 6, 0, 37, 0, 0, 0, 0};
+    static const uint32_t window[] = {3, 1, 18, 5, 40, 0, 0, 0, 0};
+    static const uint32_t prefix[] = {4, 2, 10, 6, 22, 7, 0, 0, 0};
+    static const uint32_t encoder[] = {2, 2, 8, 0, 24, 3, 1, 0, 0};
+    static const uint32_t cap[] = {4, 1, 6, 0, 30, 2, 0, 1, 0};
+    static const uint32_t sinks[] = {4, 2, 8, 7, 30, 3, 0, 0, 1};
 
     fd_check("attention", attention_setup, all);
     fd_check("attention with a window", attention_setup, window);
     fd_check("attention with virtual positions and a window", attention_setup, prefix);
     fd_check("attention of an encoder", attention_setup, encoder);
     fd_check("attention with a cap", attention_setup, cap);
+    if (!getenv("KK_DEVICE")) /* no card has them */
+        fd_check("attention with sinks", attention_setup, sinks);
 }
 
 TEST(losses_have_the_right_slopes)

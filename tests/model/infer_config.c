@@ -341,6 +341,10 @@ TEST(wrong_values_of_families_are_refused)
               FM_EUNSUPPORTED, "parallel_attn");
     bad_alone("opt", "\"word_embed_proj_dim\":24", FM_EUNSUPPORTED, "word_embed_proj_dim");
     bad_alone("opt", "\"do_layer_norm_before\":false", FM_EUNSUPPORTED, "do_layer_norm_before");
+    bad("gpt_oss",
+        "\"num_key_value_heads\":2,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"swiglu_"
+        "limit\":6",
+        FM_EUNSUPPORTED, "swiglu_limit 6");
     bad("ministral3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "llama_4_scaling_beta");
     bad("gemma3_text",
         "\"num_key_value_heads\":2,\"rope_parameters\":{\"full_attention\":{},"

@@ -118,8 +118,8 @@ TEST(families_match)
     static const char *const both[] = {"gemma2",  "qwen2-mixed", "phi3",     "gpt_neox",
                                        "roberta", "granite",     "stablelm", "starcoder2"};
     static const char *const two[] = {
-        "phi",           "gptj",   "opt",      "cohere", "glm4", "nemotron", "hunyuan_v1_dense",
-        "falcon-groups", "falcon", "mistral3", "olmo"};
+        "phi",           "gptj",   "opt",      "cohere", "glm4",   "nemotron", "hunyuan_v1_dense",
+        "falcon-groups", "falcon", "mistral3", "olmo",   "gpt_oss"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
     for (size_t i = 0; i < FM_ARRAY_LEN(two); i++)
         check(two[i], false, 2, i % 2 ? "exact" : "fast", i % 2 ? LIMIT : FAST_LIMIT);

@@ -698,8 +698,8 @@ static void same_as_plain(const char *name, const char *const *settings, bool st
 TEST(a_stem_with_scales_trains_as_its_values_do)
 {
     static const char *const settings[] = {
-        "r=4", "r=4 dora=true", "r=2 modules_to_save=up_proj", "method=ia3", "method=full layers=1",
-        NULL};
+        "r=4",        "r=4 dora=true",        "r=2 modules_to_save=up_proj",
+        "method=ia3", "method=full layers=1", NULL};
     same_as_plain("llama-fp8", settings, false);
 }
 
@@ -712,6 +712,71 @@ TEST(a_stem_of_codes_trains_as_its_values_do)
     static const char *const all[] = {"r=4", "r=2 modules_to_save=up_proj", "method=ia3", NULL};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         same_as_plain(names[i], i % 4 ? some : all, i % 2);
+}
+
+/* ---- a stem whose experts lie in one tensor ---- */
+static bool has_tensor(const fm_train_result *r, const char *part)
+{
+    for (size_t i = 0; i < r->count; i++)
+        if (strstr(r->tensors[i].name, part))
+            return true;
+    return false;
+}
+
+/* Adapters name what is a linear module in transformers' class; the experts stay as they are. */
+static void check_experts(fm_engine *e, tiny *t, const char *golden)
+{
+    fm_train_job j = job_of(t, "r=2 targets=all-linear");
+    fm_train_result r;
+
+    tk_ok(fm_train_run(e, &t->p, &j, 1, &r, NULL, NULL));
+    const fm_json *targets = fm_json_get(r.adapter_config, "target_modules");
+    assert_int_equal(fm_json_count(targets), 4);
+    assert_int_equal(r.count, 16);
+    assert_true(has_tensor(&r, "o_proj.lora_A") && !has_tensor(&r, "expert"));
+    fm_train_result_release(&r);
+    j = job_of(t, "r=2 targets=gate_proj");
+    tk_fails(fm_train_run(e, &t->p, &j, 1, &r, NULL, NULL), FM_EBASE, "no module 'gate_proj'");
+    j.config = fm_train_defaults(FM_METHOD_FULL);
+    j.config.steps = 1;
+    j.config.batch = 2;
+    j.config.max_tokens = WIDTH;
+    tk_fails(fm_train_run(e, &t->p, &j, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "freeze=experts");
+    tk_ok(fm_train_config_set(&j.config, "freeze", "experts"));
+    tk_ok(fm_train_run(e, &t->p, &j, 1, &r, NULL, NULL));
+    assert_true(has_tensor(&r, "layers.1.self_attn.sinks") && !has_tensor(&r, "expert"));
+    assert_true(has_tensor(&r, "router.bias"));
+    print_message("%s: %zu tensors train\n", golden, r.count);
+    fm_train_result_release(&r);
+}
+
+TEST(stacked_experts_stay_as_they_are)
+{
+    static const char *const golden[] = {"gpt_oss", "gpt_oss-mxfp4"};
+    fm_engine *e = ik_engine(2, 64);
+    tiny t;
+
+    tiny_open(&t, "llama");
+    for (size_t i = 0; i < (size_t)2 * WIDTH * STEPS; i++) { /* its vocabulary is 48 */
+        t.ids[i] %= 48;
+        t.labels[i] = t.labels[i] < 0 ? t.labels[i] : t.labels[i] % 48;
+    }
+    for (size_t i = 0; i < FM_ARRAY_LEN(golden); i++) {
+        char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, golden[i]);
+        fm_source_close(t.src);
+        tk_ok(fm_source_open(&t.src, dir));
+        t.p = fm_source_provider(t.src);
+        if (fm_engine_backend(e)->attends & FM_ATTENDS_TRAIN_SINK) {
+            check_experts(e, &t, golden[i]);
+        } else {
+            fm_train_job j = job_of(&t, "r=2");
+            fm_train_result r;
+            tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "sinks");
+        }
+        fm_free(dir);
+    }
+    tiny_close(&t);
+    fm_engine_free(e);
 }
 
 /* ---- refusals ---- */
@@ -760,6 +825,7 @@ int main(void)
 {
     char *data = tk_shared("arch/qwen2/ref.safetensors");
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stacked_experts_stay_as_they_are),
         cmocka_unit_test(settings_that_make_no_sense_are_refused_by_name),
         cmocka_unit_test(gradients_are_the_slopes_of_the_loss),
         cmocka_unit_test(an_adapter_trains_on_a_parent_that_carries_another),

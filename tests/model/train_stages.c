@@ -224,6 +224,7 @@ TEST(every_family)
         check_tiny(
             (tiny){.arch = arch[i], .method = FM_METHOD_LORA, .recompute = true, .stages = 2});
     }
+    check_tiny((tiny){.arch = "gpt_oss", .method = FM_METHOD_LORA, .stages = 2});
     for (uint32_t i = 0; i < 2; i++) /* an encoder has no head of tokens */
         check_tiny((tiny){.arch = "roberta",
                           .method = i ? FM_METHOD_FULL : FM_METHOD_LORA,

@@ -43,6 +43,7 @@ typedef struct fmt_linear {
     int32_t w_param, bias_param;
     bool has_bias;
     bool transposed; /* stored [in, out]: GPT-2 */
+    bool no_module;  /* no linear module in transformers' class: adapters cannot name it */
     fmt_term *term;
     size_t terms, cap;
     fmt_scale in_scale, out_scale;
@@ -83,6 +84,7 @@ enum {
     FMT_MLP_POST,
     FMT_Q_NORM,
     FMT_K_NORM,
+    FMT_SINKS, /* no norm: a vector that trains as a gain does */
     FMT_NORMS
 };
 /* Modules of no layer (layer = FMT_OUTSIDE). */

@@ -5,6 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
+/* A parameter that the parent's file has in one tensor with those of the other experts would be
+ * written beside that tensor, where nothing reads it. */
+static fm_status check_apart(const fm_arch *a, const fm_param *p)
+{
+    if (!fm_arch_stacks(a, p->place))
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: files of %s have all experts of a layer in one tensor, and these do not "
+                   "train whole; freeze=experts leaves them as they are, and adapters of other "
+                   "modules train too",
+                   p->name, a->family);
+}
+
 static bool params_has(const fmt_params *ps, const char *name)
 {
     for (size_t i = 0; i < ps->count; i++)
@@ -61,6 +74,7 @@ fm_status fmt_full_declare(fmt_net *net, fmt_params *ps, const fm_train_config *
         if (fmt_lies_in(module, c->freeze) ||
             (p.layer >= 0 && !fmt_layer_listed(c->layers, p.layer)))
             continue;
+        FM_TRY(check_apart(&net->arch, &p));
         FM_TRY(fmt_net_train(net, ps, p.name, &p.shape, p.name));
     }
     if (ps->count == 0)
@@ -74,7 +88,7 @@ fm_status fmt_bitfit_declare(fmt_net *net, fmt_params *ps, const fm_train_config
     FM_TRY(fmt_check_layers(c->layers, net->arch.layers));
 
     for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++)
-        if (is_bias(p.name) &&
+        if (is_bias(p.name) && !fm_arch_stacks(&net->arch, p.place) &&
             (!c->layers[0] || (p.layer >= 0 && fmt_layer_listed(c->layers, p.layer))))
             FM_TRY(fmt_net_train(net, ps, p.name, &p.shape, p.name));
     if (ps->count == 0)
@@ -106,8 +120,10 @@ fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config 
     for (uint32_t i = 0; fm_arch_param(a, i, &p); i++) {
         char module[FMT_MODULE_BYTES];
         module_part(&p, module, sizeof(module));
-        if (fmt_is_saved(module, c->modules_to_save))
-            FM_TRY(save_param(net, ps, p.name, &p.shape));
+        if (!fmt_is_saved(module, c->modules_to_save))
+            continue;
+        FM_TRY(check_apart(a, &p));
+        FM_TRY(save_param(net, ps, p.name, &p.shape));
     }
     /* a tied head is a parameter of its own only when it is saved */
     if (a->tied && head->module[0] && fmt_is_saved(head->module, c->modules_to_save)) {
@@ -143,7 +159,7 @@ fm_status fmt_biases_declare(fmt_net *net, fmt_params *ps, const fm_train_config
     for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++) {
         char as[FMT_MODULE_BYTES + 64];
         char peft[FMT_MODULE_BYTES + 16];
-        if (!is_bias(p.name))
+        if (!is_bias(p.name) || fm_arch_stacks(&net->arch, p.place))
             continue;
         const fmt_linear *l = linear_of_bias(net, p.name);
         bool wrapped = l && fmt_is_target(net, l, c, c->targets);

@@ -177,6 +177,8 @@ bool fmt_is_target(fmt_net *net, const fmt_linear *l, const fm_train_config *c, 
     int32_t layer = fmt_net_layer_of(net, l);
     char name[FMT_MODULE_BYTES + 16];
 
+    if (l->no_module)
+        return false;
     fmt_peft_name(net, l->module, name, sizeof(name));
     if (listed(name, c->exclude) || fmt_is_saved(name, c->modules_to_save))
         return false;
@@ -221,7 +223,7 @@ fm_json *fmt_all_linear_json(fmt_net *net)
 
     for (size_t i = 0; rc == FM_OK && (l = fmt_net_linear(net, i)); i++) {
         const char *kind = kind_of(l->module);
-        if (fmt_net_layer_of(net, l) != FMT_OUTSIDE && !has_text(a, kind))
+        if (fmt_net_layer_of(net, l) != FMT_OUTSIDE && !l->no_module && !has_text(a, kind))
             rc = fm_json_push(a, fm_json_new_str(kind));
     }
     if (rc == FM_OK)
@@ -269,7 +271,7 @@ static fm_status check_pattern(fmt_net *net, const char *pattern, const char *se
         char own[FMT_MODULE_BYTES + 16];
         fmt_peft_name(net, l->module, own, sizeof(own));
         rc = fm_pattern_matches(&one, pattern, own, setting);
-        found = found || one;
+        found = found || (one && !l->no_module);
     }
     return rc == FM_OK && !found ? no_such_module(net, setting, pattern, strlen(pattern)) : rc;
 }
@@ -288,7 +290,7 @@ fm_status fmt_check_targets(fmt_net *net, const char *list, const char *setting)
         for (size_t i = 0; !found && (l = fmt_net_linear(net, i)); i++) {
             char own[FMT_MODULE_BYTES + 16];
             fmt_peft_name(net, l->module, own, sizeof(own));
-            found = fmt_names_module(own, name, len);
+            found = !l->no_module && fmt_names_module(own, name, len);
         }
         if (!found)
             return no_such_module(net, setting, name, len);

@@ -40,6 +40,7 @@ static const part parts[] = {
     {FM_P_MLP_POST_B, PART_NORM_BIAS, FMT_MLP_POST},
     {FM_P_Q_NORM, PART_GAIN, FMT_Q_NORM},
     {FM_P_K_NORM, PART_GAIN, FMT_K_NORM},
+    {FM_P_SINKS, PART_GAIN, FMT_SINKS},
     {FM_P_Q, PART_WEIGHT, FMT_Q},
     {FM_P_Q_B, PART_BIAS, FMT_Q},
     {FM_P_K, PART_WEIGHT, FMT_K},
@@ -55,9 +56,13 @@ static const part parts[] = {
     {FM_P_DOWN, PART_WEIGHT, FMT_DOWN},
     {FM_P_DOWN_B, PART_BIAS, FMT_DOWN},
     {FM_P_ROUTER, PART_WEIGHT, FMT_ROUTER},
+    {FM_P_ROUTER_SUM_B, PART_BIAS, FMT_ROUTER},
     {FM_P_X_GATE, PART_WEIGHT, FMT_EXPERTS},
+    {FM_P_X_GATE_B, PART_BIAS, FMT_EXPERTS},
     {FM_P_X_UP, PART_WEIGHT, FMT_EXPERTS + 1},
+    {FM_P_X_UP_B, PART_BIAS, FMT_EXPERTS + 1},
     {FM_P_X_DOWN, PART_WEIGHT, FMT_EXPERTS + 2},
+    {FM_P_X_DOWN_B, PART_BIAS, FMT_EXPERTS + 2},
     {FM_P_S_GATE, PART_WEIGHT, FMT_S_GATE},
     {FM_P_S_UP, PART_WEIGHT, FMT_S_UP},
     {FM_P_S_DOWN, PART_WEIGHT, FMT_S_DOWN},
@@ -111,6 +116,8 @@ static void declare_part(fmt_net *net, const fm_param *p)
     if (at->kind == PART_WEIGHT || at->kind == PART_BIAS) {
         fmt_linear *l = fmt_net_at(net, p->layer, which_linear(at, p));
         module_name(l->module, p->name);
+        l->no_module = fm_arch_stacks(&net->arch, p->place) ||
+                       (at->which == FMT_ROUTER && fm_arch_stacks(&net->arch, FM_P_X_GATE));
         l->has_bias = l->has_bias || at->kind == PART_BIAS;
         if (at->kind == PART_BIAS)
             return;
@@ -243,6 +250,7 @@ static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *fr
     b->norm[FMT_MLP_POST].bias = from->mlp_post_b;
     b->norm[FMT_Q_NORM].gain = from->q_norm;
     b->norm[FMT_K_NORM].gain = from->k_norm;
+    b->norm[FMT_SINKS].gain = from->sinks;
     return rc;
 }
 
@@ -327,6 +335,9 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
             "%s has recurrent layers, whose gradients are not computed yet: it runs, and "
             "it cannot be trained here",
             arch->family);
+    if (arch->sw.sinks && !(be->attends & FM_ATTENDS_TRAIN_SINK))
+        return fm_fail(FM_EUNSUPPORTED, "%s has sinks, which %s does not train; use the CPU",
+                       arch->family, be->name);
     net->be = be;
     net->arch = *arch;
     net->begin = begin;

@@ -62,6 +62,20 @@ static fm_attn_train attention_of(const fmt_pass *p, const fmt_slot *s, uint32_t
                            .lse = s->lse};
 }
 
+/* Sets the sinks of this layer, where there are any. */
+static void sinks_of(fmt_pass *p, fmt_parts ps, uint32_t layer, bool grad)
+{
+    for (uint32_t i = 0; p->arch.sw.sinks && i < ps.n; i++) {
+        const fmt_lane *lane = ps.p[i].lane;
+        const fmt_norm *n = fmt_net_norm_at(lane->net, (int32_t)layer, FMT_SINKS);
+        for (uint32_t s = 0; s < lane->batch.seqs; s++) {
+            fm_train_seq *q = &p->seq[lane->seq0 + s];
+            q->sink = n->gain;
+            q->dsink = grad && n->param >= 0 ? fmt_lane_grad(lane, n->param) : NULL;
+        }
+    }
+}
+
 static uint32_t seqs_of(fmt_parts ps)
 {
     const fmt_lane *last = ps.p[ps.n - 1].lane;
@@ -174,6 +188,7 @@ fm_status fmt_attention_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
     fmt_virtual_layer(p, ps, layer, false);
+    sinks_of(p, ps, layer, false);
     p->be->self_attention(p->be, &t);
     return fmt_linears_forward(p, ps, (int32_t)layer, s->attn, q_width(a), &out, 1);
 }
@@ -194,6 +209,7 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     t.dk = d.k;
     t.dv = d.v;
     fmt_virtual_layer(p, ps, layer, true);
+    sinks_of(p, ps, layer, true);
     p->be->self_attention_grad(p->be, &t);
     bool after = a->sw.qk_after;
     if (after)

@@ -4,7 +4,6 @@
 #include "train/pass/pass.h"
 
 #include "store/base/mem.h"
-#include "store/scaled.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -132,16 +131,16 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
 {
     probe b = {0};
     fm_buf top;
-    fm_plain *plain = NULL;
+    fm_model_view *seen = NULL;
     fm_status rc;
 
     memset(grads, 0, sizeof(*grads));
     *loss = 0.0;
     fm_buf_init(&top, FM_MAX_PATH_BYTES);
-    rc = fm_plain_open(&plain, tree, p, "gradients");
+    rc = fm_model_view_open(&seen, tree, p, "gradients", FM_PLAIN_WIDE);
     if (rc == FM_OK) {
-        tree = fm_plain_tree(plain);
-        p = fm_plain_provider(plain);
+        tree = fm_model_view_tree(seen);
+        p = fm_model_view_provider(seen);
         rc = fmt_top_adapter(&top, tree);
     }
     if (rc == FM_OK && top.len > 0)
@@ -154,6 +153,6 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
         fm_train_result_release(grads);
     fm_buf_release(&top);
     probe_release(&b);
-    fm_plain_close(plain);
+    fm_model_view_close(seen);
     return rc;
 }

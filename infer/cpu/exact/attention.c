@@ -41,9 +41,13 @@ void fmi_exact_kv_copy(fm_backend *be, fm_kv_view kv, int32_t dst, int32_t src, 
     memcpy((char *)kv.v + (size_t)dst * bytes, (char *)kv.v + (size_t)src * bytes, bytes);
 }
 
-static uint32_t first_position(uint32_t pos, uint32_t window)
+/* The first position that row i sees. */
+static uint32_t first_of(const fm_attn *a, uint32_t i)
 {
-    return window && pos >= window ? pos - window + 1 : 0;
+    uint32_t pos = (uint32_t)a->pos[i];
+    uint32_t first = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+
+    return a->first ? FM_MAX(first, (uint32_t)a->first[i]) : first;
 }
 
 typedef struct paged_job {
@@ -59,7 +63,7 @@ static fm_status paged_unit(void *ctx, size_t number, fmi_scratch *scratch)
     size_t unit = job->units - 1 - number; /* the longest rows come last: begin with them */
     uint32_t row = (uint32_t)(unit / j->nkv), head = (uint32_t)(unit % j->nkv);
     uint32_t group = j->nh / j->nkv, last = (uint32_t)j->pos[row];
-    uint32_t first = first_position(last, j->window), pages = last / FM_KV_PAGE + 1;
+    uint32_t first = first_of(j, row), pages = last / FM_KV_PAGE + 1;
     size_t page_floats = (size_t)j->nkv * j->hd * FM_KV_PAGE;
     size_t head_at = (size_t)head * group * j->hd;
     size_t score_bytes = 4 * fmi_attn_score_ld(first, last) * sizeof(float);
@@ -88,7 +92,8 @@ static fm_status paged_unit(void *ctx, size_t number, fmi_scratch *scratch)
                   .last = last,
                   .hd = j->hd,
                   .scale = j->scale,
-                  .softcap = j->softcap};
+                  .softcap = j->softcap,
+                  .sink = j->sink ? j->sink + (size_t)head * group : NULL};
     job->kern->attention(&a);
     return FM_OK;
 }

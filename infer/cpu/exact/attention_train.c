@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "store/base/math/detmath.h"
+
 #define FORWARD_ROWS 4u     /* rows that share one walk over the keys */
 #define SPLIT_POSITIONS 96u /* shorter sequences are never split */
 
@@ -87,7 +89,8 @@ static void open_unit(const train_job *j, fmi_attn_seq *u, const seq_plan *plan,
                         .window = a->encoder ? 0 : a->window,
                         .encoder = a->encoder,
                         .scale = a->scale,
-                        .softcap = a->softcap};
+                        .softcap = a->softcap,
+                        .sink = s->sink ? s->sink + (size_t)head * group : NULL};
     size_t turned = (size_t)pages * FMI_PANEL * a->hd;
     const float **page = (const float **)(void *)(buf + (j->grad ? 2 : 1) * turned);
     u->kpage = page;
@@ -266,6 +269,24 @@ static void add_virtual(const train_job *j, const fmi_cpu *cpu)
     }
 }
 
+/* dsink += each sequence's part, ascending. */
+static void add_sinks(const fmi_kern *kern, const fm_attn_train *a)
+{
+    for (uint32_t i = 0; i < a->seqs; i++) {
+        const fm_train_seq *s = &a->seq[i];
+        for (uint32_t h = 0; s->dsink && h < a->nh; h++) {
+            const float *lse = a->lse + (size_t)s->begin * a->nh + (size_t)h * s->len;
+            float sum = 0.0f;
+            for (uint32_t r = 0; r < s->len; r++) {
+                size_t at = ((size_t)(s->begin + r) * a->nh + h) * a->hd;
+                float share = (float)fm_exp((double)s->sink[h] - (double)lse[r]);
+                sum = sum - share * kern->dot(a->dout + at, a->out + at, a->hd);
+            }
+            s->dsink[h] = s->dsink[h] + sum;
+        }
+    }
+}
+
 static void self_attention(fm_backend *be, const fm_attn_train *a, bool grad)
 {
     fmi_cpu *cpu = fmi_cpu_of(be);
@@ -312,6 +333,8 @@ static void self_attention(fm_backend *be, const fm_attn_train *a, bool grad)
     fmi_run_units(cpu, (size_t)(a->seqs - first) * a->nkv, work > 2000, whole_unit, &j);
     if (virtual_floats && cpu->failed == FM_OK)
         add_virtual(&j, cpu);
+    if (grad && cpu->failed == FM_OK)
+        add_sinks(cpu->kern, a);
 }
 
 void fmi_exact_self_attention(fm_backend *be, const fm_attn_train *a)

@@ -94,15 +94,19 @@ static void op_kv_write(fm_backend *be, fm_kv_view kv, const float *k, size_t ld
 
 /* ==== attention ==== */
 
-static uint32_t first_position(uint32_t pos, uint32_t window)
+/* The first position that row i sees. */
+static uint32_t first_of(const fm_attn *a, uint32_t i)
 {
-    return window && pos >= window ? pos - window + 1 : 0;
+    const uint32_t pos = (uint32_t)a->pos[i];
+    const uint32_t first = a->window && pos >= a->window ? pos - a->window + 1 : 0;
+
+    return a->first ? FM_MAX(first, (uint32_t)a->first[i]) : first;
 }
 
 /* Visible positions of a query row in chunk c, counted from its start; false: none. */
 static bool visible(const fm_attn *a, uint32_t row, uint32_t c, uint16_t *lo, uint16_t *hi)
 {
-    const uint32_t last = (uint32_t)a->pos[row], first = first_position(last, a->window);
+    const uint32_t last = (uint32_t)a->pos[row], first = first_of(a, row);
     const uint32_t begin = c * FMI_FA_CHUNK, end = begin + FMI_FA_CHUNK - 1;
 
     *lo = 1;
@@ -227,6 +231,17 @@ static fm_status prepare(work *w, fmi_scratch *scratch, size_t extra, float **ex
     return FM_OK;
 }
 
+/* A sink is merged last, as a part of one score whose value is 0. */
+static void add_sink(const work *w, float *sum, uint32_t r)
+{
+    static const float none[FM_K_BLOCK];
+    const job *j = w->j;
+    const float s = j->op->sink[(size_t)w->head * j->group + r % j->group] * 0x1.715476p+0f;
+
+    j->kern->merge(sum + r, sum + w->rows + r, part_o(w, sum) + r * j->hdv, s, 1.0f, none,
+                   j->op->hd);
+}
+
 static void finish(const work *w, float *sum)
 {
     const job *j = w->j;
@@ -235,6 +250,8 @@ static void finish(const work *w, float *sum)
     for (uint32_t r = 0; r < w->rows; r++) {
         if (r + AHEAD < w->rows)
             fetch(a->out + query_at(w, r + AHEAD, a->ldo), a->hd, true);
+        if (a->sink)
+            add_sink(w, sum, r);
         j->kern->finish(a->out + query_at(w, r, a->ldo), part_o(w, sum) + r * j->hdv,
                         sum[w->rows + r], a->hd);
     }
@@ -299,7 +316,7 @@ static uint32_t cut_tiles(tile *t, const fm_attn *a, uint32_t most)
     uint32_t n = 0;
 
     for (uint32_t i = 0; i < a->m; i++) {
-        const uint32_t last = (uint32_t)a->pos[i], first = first_position(last, a->window);
+        const uint32_t last = (uint32_t)a->pos[i], first = first_of(a, i);
         if (n > 0 && a->seq[i] == a->seq[i - 1] && t[n - 1].rows < most) {
             t[n - 1].rows++;
             t[n - 1].first = FM_MIN(t[n - 1].first, first);

@@ -58,10 +58,22 @@ FMI_INLINE vf act_of(fm_act f, vf x)
     case FM_ACT_RELU2:
         x = vf_max(vf_zero(), x);
         return vf_mul(x, x);
+    case FM_ACT_CLAMPED:
+        x = vf_min(vf_set1(FM_ACT_LIMIT), x); /* keeps NaN */
+        return vf_mul(x, vf_sigmoid(vf_mul(x, vf_set1(FM_ACT_ALPHA))));
     case FM_ACT_SILU:
         break;
     }
     return vf_mul(x, vf_sigmoid(x));
+}
+
+/* What f(gate) is multiplied by. */
+FMI_INLINE vf act_factor(fm_act f, vf up)
+{
+    if (f != FM_ACT_CLAMPED)
+        return up;
+    up = vf_max(vf_set1(-FM_ACT_LIMIT), vf_min(vf_set1(FM_ACT_LIMIT), up));
+    return vf_add(up, vf_set1(1.0f));
 }
 
 static void k_act(fm_act f, float *y, const float *gate, const float *up, size_t n)
@@ -70,7 +82,7 @@ static void k_act(fm_act f, float *y, const float *gate, const float *up, size_t
         uint32_t left = (uint32_t)(n - i < VF_LANES ? n - i : VF_LANES);
         vf v = act_of(f, vf_load_upto(gate + i, left));
         if (up)
-            v = vf_mul(v, vf_load_upto(up + i, left));
+            v = vf_mul(v, act_factor(f, vf_load_upto(up + i, left)));
         vf_store_upto(y + i, v, left);
     }
 }

@@ -87,7 +87,8 @@ typedef struct mix {
     const float *const *vpage; /* [position / 32] -> rows, ldv apart */
     size_t ldv;
     uint32_t first, last, hd;
-    bool divide; /* divide by the plain ascending sum of the row's weights */
+    bool divide;                 /* divide by the plain ascending sum of the row's weights, which */
+    float begin[SCORE_MAX_ROWS]; /* begins with this: the weight of a sink, or 0 */
 } mix;
 
 /* out[r][at .. at + 16 nvf) = sum over positions ascending of w[r][pos] * v[pos][..]. A single
@@ -99,7 +100,7 @@ FMI_INLINE void mix_tile(const uint32_t rows, const uint32_t nvf, const mix *m, 
 
 #pragma GCC unroll 4
     for (uint32_t r = 0; r < rows; r++) {
-        total[r] = 0.0f;
+        total[r] = m->begin[r];
 #pragma GCC unroll 4
         for (uint32_t j = 0; j < nvf; j++)
             sum[r][j] = vf_zero();
@@ -159,10 +160,16 @@ static void exp_range(float *x, uint32_t first, uint32_t last, float shift)
     }
 }
 
-static float plain_sum(const float *x, uint32_t first, uint32_t last)
+static float plain_exp(float x)
 {
-    float sum = 0.0f;
+    float out[VF_LANES];
 
+    vf_store(out, vf_exp(vf_set1(x)));
+    return out[0];
+}
+
+static float plain_sum(float sum, const float *x, uint32_t first, uint32_t last)
+{
     for (uint32_t i = first; i <= last; i++)
         sum = sum + x[i];
     return sum;
@@ -193,10 +200,14 @@ static void k_attention(const fmi_attn *job)
             if (job->softcap > 0.0f)
                 k_softcap(s + first, last - first + 1, job->softcap);
             float max = row_max(s + first, last - first + 1);
+            if (job->sink) {
+                max = job->sink[g + r] > max ? job->sink[g + r] : max;
+                m.begin[r] = plain_exp(job->sink[g + r] - max);
+            }
             exp_range(s, first, last, max);
             if (job->lse)
                 job->lse[(g + r) * job->lse_stride] =
-                    (float)((double)max + fm_log((double)plain_sum(s, first, last)));
+                    (float)((double)max + fm_log((double)plain_sum(m.begin[r], s, first, last)));
         }
         mix_run(rows, &m);
     }
@@ -244,11 +255,12 @@ FMI_INLINE uint32_t less(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* total[r] = the plain sum of the row's weights, ascending. */
+/* total[r] += the row's weights, one by one, ascending. */
 static void span_totals(float *total, const row_span *span, size_t ldw, uint32_t rows)
 {
-    float sum[SCORE_MAX_ROWS] = {0};
+    float sum[SCORE_MAX_ROWS];
 
+    memcpy(sum, total, rows * sizeof *total);
     for (uint32_t k = 0; k < 2; k++) {
         const row_span *p = &span[k];
         for (uint32_t r = 0; r < rows; r++)
@@ -397,7 +409,7 @@ static void k_attn_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint
                         float *score)
 {
     size_t ld = fmi_attn_padded(s->virt) + fmi_attn_padded(s->len), at = (size_t)head * s->hd;
-    float total[SCORE_MAX_ROWS], max[SCORE_MAX_ROWS];
+    float total[SCORE_MAX_ROWS] = {0}, max[SCORE_MAX_ROWS];
     gather g = {.ldw = ld, .out = s->out + row * s->ldo + at, .ldo = s->ldo, .hd = s->hd};
 
     make_spans(g.span, s, score, row, rows, s->vv, s->v);
@@ -410,6 +422,10 @@ static void k_attn_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint
             k_softcap(own + first, end - first, s->softcap);
         }
         max[r] = span_max(g.span, r, ld);
+        if (s->sink) {
+            max[r] = s->sink[head] > max[r] ? s->sink[head] : max[r];
+            total[r] = plain_exp(s->sink[head] - max[r]);
+        }
         if (s->virt)
             exp_range(w, 0, s->virt - 1, max[r]);
         exp_range(own, first, end - 1, max[r]);

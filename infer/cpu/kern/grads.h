@@ -115,6 +115,24 @@ FMI_INLINE act_slope gelu_tanh_slope(vf x)
     return (act_slope){vf_mul(x, s), vf_fma(vf_mul(near, du), vf_mul(s, vf_sub(one, s)), s)};
 }
 
+/* Constant behind the limit. */
+FMI_INLINE act_slope clamped_slope(vf x)
+{
+    const vf one = vf_set1(1.0f), limit = vf_set1(FM_ACT_LIMIT);
+    vf g = vf_min(limit, x), u = vf_mul(g, vf_set1(FM_ACT_ALPHA)), s = vf_sigmoid(u);
+    vf slope = vf_mul(s, vf_fma(u, vf_sub(one, s), one));
+    return (act_slope){vf_mul(g, s), vf_pick(x, limit, vf_zero(), slope)};
+}
+
+/* dup where up is inside of the limits, else 0. */
+FMI_INLINE vf inside(fm_act f, vf up, vf dup)
+{
+    if (f != FM_ACT_CLAMPED)
+        return dup;
+    dup = vf_pick(up, vf_set1(FM_ACT_LIMIT), vf_zero(), dup);
+    return vf_pick(vf_set1(-FM_ACT_LIMIT), up, vf_zero(), dup);
+}
+
 FMI_INLINE act_slope slope_of(fm_act f, vf x)
 {
     switch (f) {
@@ -127,6 +145,8 @@ FMI_INLINE act_slope slope_of(fm_act f, vf x)
     case FM_ACT_RELU2:
         x = vf_max(vf_zero(), x);
         return (act_slope){vf_mul(x, x), vf_add(x, x)};
+    case FM_ACT_CLAMPED:
+        return clamped_slope(x);
     case FM_ACT_SILU:
         break;
     }
@@ -140,10 +160,11 @@ FMI_INLINE void act_grad_run(const fm_act f, float *dgate, float *dup, const flo
         uint32_t left = (uint32_t)(n - i < VF_LANES ? n - i : VF_LANES);
         act_slope a = slope_of(f, vf_load_upto(gate + i, left));
         vf d = vf_load_upto(dy + i, left);
+        vf u = up ? vf_load_upto(up + i, left) : vf_zero();
         if (dup)
-            vf_store_upto(dup + i, vf_mul(d, a.y), left);
+            vf_store_upto(dup + i, inside(f, u, vf_mul(d, a.y)), left);
         if (up)
-            d = vf_mul(d, vf_load_upto(up + i, left));
+            d = vf_mul(d, act_factor(f, u));
         vf_store_upto(dgate + i, vf_mul(d, a.slope), left);
     }
 }
@@ -163,6 +184,9 @@ static void k_act_grad(fm_act f, float *dgate, float *dup, const float *dy, cons
         break;
     case FM_ACT_RELU2:
         act_grad_run(FM_ACT_RELU2, dgate, dup, dy, gate, up, n);
+        break;
+    case FM_ACT_CLAMPED:
+        act_grad_run(FM_ACT_CLAMPED, dgate, dup, dy, gate, up, n);
         break;
     case FM_ACT_SILU:
         act_grad_run(FM_ACT_SILU, dgate, dup, dy, gate, up, n);

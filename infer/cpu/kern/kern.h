@@ -36,6 +36,7 @@ typedef struct fmi_attn {
     float *score; /* scratch: g rows of fmi_attn_score_ld(first, last) */
     uint32_t g, first, last, hd;
     float scale, softcap; /* softcap 0: none */
+    const float *sink;    /* [g] or NULL */
 } fmi_attn;
 
 /* One (sequence, key/value head) of training, with its group of g query heads. */
@@ -55,6 +56,7 @@ typedef struct fmi_attn_seq {
     uint32_t g, len, virt, hd, window;
     bool encoder;
     float scale, softcap;
+    const float *sink; /* [g] or NULL */
 } fmi_attn_seq;
 
 typedef struct fmi_adamw {

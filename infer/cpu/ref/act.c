@@ -35,10 +35,19 @@ double fmi_ref_f(fm_act f, double x)
         return x > 0.0 ? x : 0.0;
     case FM_ACT_RELU2:
         return x > 0.0 ? x * x : 0.0;
+    case FM_ACT_CLAMPED:
+        x = fmin(x, (double)FM_ACT_LIMIT);
+        return x / (1.0 + exp(-(double)FM_ACT_ALPHA * x));
     case FM_ACT_SILU:
         break;
     }
     return x / (1.0 + exp(-x));
+}
+
+double fmi_ref_factor(fm_act f, double up)
+{
+    const double most = (double)FM_ACT_LIMIT;
+    return f == FM_ACT_CLAMPED ? 1.0 + fmin(most, fmax(-most, up)) : up;
 }
 
 void fmi_ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
@@ -48,7 +57,7 @@ void fmi_ref_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *ga
     for (uint32_t i = 0; i < m; i++)
         for (uint32_t j = 0; j < n; j++)
             y[i * ldy + j] = (float)(fmi_ref_f(f, (double)gate[i * ldg + j]) *
-                                     (up ? (double)up[i * ldu + j] : 1.0));
+                                     (up ? fmi_ref_factor(f, (double)up[i * ldu + j]) : 1.0));
 }
 
 void fmi_ref_softcap(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap)

@@ -342,11 +342,16 @@ void fmi_ref_attention(fm_backend *be, const fm_attn *a)
         uint32_t i = u / a->nh, h = u % a->nh, kvh = h / (a->nh / a->nkv);
         uint32_t last = (uint32_t)a->pos[i];
         uint32_t first = a->window && last + 1 > a->window ? last + 1 - a->window : 0;
+        first = a->first ? FM_MAX(first, (uint32_t)a->first[i]) : first;
         const int32_t *t = a->table + (size_t)a->seq[i] * a->table_stride;
         const float *qh = a->q + i * a->ldq + (size_t)h * a->hd;
         double max = (double)-INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
         for (uint32_t p = first; p <= last; p++)
             max = fmax(max, ref_score(a, t, qh, p, kvh));
+        if (a->sink) {
+            max = fmax(max, (double)a->sink[h]);
+            total = exp((double)a->sink[h] - max);
+        }
         for (uint32_t p = first; p <= last; p++) {
             uint32_t at;
             size_t base = kv_at(t, p, kvh, a->nkv, a->hd, &at);
@@ -386,6 +391,7 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
                        .kernel_class = "oracle-f64",
                        .isa = "plain",
                        .host_visible = true,
+                       .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK,
                        .close = ref_close,
 #define SLOT(op) .op = fmi_ref_##op,
                        FMI_REF_OPS(SLOT)

@@ -14,7 +14,8 @@ static inline fmi_ref_matrix *fmi_ref_matrix_of(const fm_weight *w)
     return (fmi_ref_matrix *)(uintptr_t)w;
 }
 
-double fmi_ref_f(fm_act f, double x); /* an activation */
+double fmi_ref_f(fm_act f, double x);
+double fmi_ref_factor(fm_act f, double up); /* what f(gate) is multiplied by */ /* an activation */
 
 /* The operations of the oracle, fmi_ref_<op>. */
 #define FMI_REF_OPS(X) FM_BACKEND_FORWARD(X) FM_BACKEND_TRAINING(X) FM_BACKEND_RECURRENT(X)

@@ -70,6 +70,10 @@ static double lse_of(const head *x, uint32_t i)
     for (uint32_t j = 0; j < n; j++)
         if (sees(x, i, j))
             max = fmax(max, score(x, i, j));
+    if (x->s->sink) {
+        max = fmax(max, (double)x->s->sink[x->h]);
+        sum = exp((double)x->s->sink[x->h] - max);
+    }
     for (uint32_t j = 0; j < n; j++)
         if (sees(x, i, j))
             sum += exp(score(x, i, j) - max);
@@ -102,11 +106,13 @@ static void head_forward(const head *x)
 static void head_backward(const head *x, double *dk, double *dv)
 {
     uint32_t n = x->s->virt + x->s->len, hd = x->a->hd;
+    double sunk = 0.0;
 
     for (uint32_t i = 0; i < x->s->len; i++) {
         const float *dout = x->a->dout + out_at(x, i), *q = q_of(x, i);
         double lse = lse_of(x, i), own = dot(dout, x->a->out + out_at(x, i), hd);
         double dq[FM_K_BLOCK] = {0};
+        sunk -= x->s->sink ? exp((double)x->s->sink[x->h] - lse) * own : 0.0;
         for (uint32_t j = 0; j < n; j++) {
             if (!sees(x, i, j))
                 continue;
@@ -122,6 +128,8 @@ static void head_backward(const head *x, double *dk, double *dv)
         for (uint32_t d = 0; d < hd; d++)
             x->a->dq[(size_t)(q - x->a->q) + d] = (float)dq[d];
     }
+    if (x->s->dsink)
+        x->s->dsink[x->h] = (float)((double)x->s->dsink[x->h] + sunk);
 }
 
 static void put_columns(const head *x, const double *from, float *own, float *virtual_rows)
@@ -226,6 +234,12 @@ static double slope_of(fm_act f, double x)
         return x > 0.0 ? 1.0 : 0.0;
     case FM_ACT_RELU2:
         return x > 0.0 ? 2.0 * x : 0.0;
+    case FM_ACT_CLAMPED:
+        if (x > (double)FM_ACT_LIMIT)
+            return 0.0;
+        t = (double)FM_ACT_ALPHA * x;
+        s = 1.0 / (1.0 + exp(-t));
+        return s + s * t * (1.0 - s);
     case FM_ACT_SILU:
         break;
     }
@@ -242,8 +256,10 @@ void fmi_ref_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, float
         for (uint32_t j = 0; j < n; j++) {
             double d = (double)dy[i * lddy + j], g = (double)gate[i * ldg + j];
             double u = up ? (double)up[i * ldu + j] : 1.0;
+            bool cut = f == FM_ACT_CLAMPED && fabs(u) > (double)FM_ACT_LIMIT;
             if (dup)
-                dup[i * lddu + j] = (float)(d * fmi_ref_f(f, g));
+                dup[i * lddu + j] = cut ? 0.0f : (float)(d * fmi_ref_f(f, g));
+            u = up ? fmi_ref_factor(f, u) : u;
             dgate[i * lddg + j] = (float)(d * u * slope_of(f, g));
         }
 }

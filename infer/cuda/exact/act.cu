@@ -54,7 +54,7 @@ __global__ void k_act(fm_act f, float *y, size_t ldy, const float *gate, size_t 
         for (int j = 0; j < w.value; j++) {
             v[j] = fmc_act(f, v[j]);
             if (up)
-                v[j] = v[j] * u[j];
+                v[j] = v[j] * fmc_act_factor(f, u[j]);
         }
         fmc_put(y + row * ldy + col, v);
     });

@@ -19,6 +19,13 @@ FMC_DEVICE uint32_t fmc_first_position(uint32_t pos, uint32_t window)
     return window && pos >= window ? pos - window + 1 : 0;
 }
 
+/* The first position that a row sees. */
+FMC_DEVICE uint32_t fmc_first_of(const fm_attn *a, uint32_t row)
+{
+    uint32_t first = fmc_first_position((uint32_t)a->pos[row], a->window);
+    return a->first && (uint32_t)a->first[row] > first ? (uint32_t)a->first[row] : first;
+}
+
 /* Rows of the run that row begins, in windows of `most` rows; 0: another row begins it. */
 FMC_DEVICE uint32_t fmc_run_at(const fm_attn *a, uint32_t row, uint32_t most)
 {

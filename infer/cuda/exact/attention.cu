@@ -64,7 +64,7 @@ FMC_DEVICE void spans(uint32_t *lo, uint32_t *hi, const paged_job *j, const page
     uint32_t r = threadIdx.x;
     if (r < ROWS) {
         uint32_t last = r < u->n ? (uint32_t)j->a.pos[u->row + r / u->heads] : 0;
-        lo[r] = r < u->n ? fmc_first_position(last, j->a.window) : 1;
+        lo[r] = r < u->n ? fmc_first_of(&j->a, u->row + r / u->heads) : 1;
         hi[r] = last;
     }
     __syncthreads();
@@ -187,6 +187,8 @@ FMC_DEVICE void mix_max(mix_shared *sh, const paged_job *j, const paged_unit *u)
             best = fmc_max(s[i], best);
         for (int by = 16; by > 0; by /= 2)
             best = fmc_max(__shfl_xor_sync(0xffffffffu, best, by), best);
+        if (j->a.sink)
+            best = fmc_max(j->a.sink[u->head + r % u->heads], best);
         if (lane == 0)
             sh->max[r] = best;
     }
@@ -261,6 +263,8 @@ template <int NQ> FMC_DEVICE void mix_unit(mix_shared *sh, const paged_job *j, c
 #pragma unroll
     for (int r = 0; r < NQ; r++)
         o[r][0] = o[r][1] = 0.0f;
+    if (warp == mixers && lane < u->n && a->sink)
+        sum = fmc_exp(a->sink[u->head + lane % u->heads] - sh->max[lane]);
     uint32_t at = first / FM_KV_PAGE * FM_KV_PAGE;
     mix_weights(sh, turn, j, u, at);
     __syncthreads();

@@ -38,7 +38,7 @@ __global__ void k_act_grad(fm_act f, float *dgate, size_t lddg, float *dup, size
                            const float *up, size_t ldu, uint32_t m, uint32_t n, bool wide)
 {
     fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
-        float g[w.value], u[w.value], d[w.value], y[w.value];
+        float g[w.value], u[w.value] = {}, d[w.value], y[w.value];
         fmc_get(g, gate + row * ldg + col);
         fmc_get(d, dy + row * lddy + col);
         if (up)
@@ -46,8 +46,10 @@ __global__ void k_act_grad(fm_act f, float *dgate, size_t lddg, float *dup, size
         for (int j = 0; j < w.value; j++) {
             fmc_slope a = fmc_act_slope(f, g[j]);
             y[j] = d[j] * a.y;
+            if (up && f == FM_ACT_CLAMPED && (u[j] > FM_ACT_LIMIT || u[j] < -FM_ACT_LIMIT))
+                y[j] = 0.0f;
             if (up)
-                d[j] = d[j] * u[j];
+                d[j] = d[j] * fmc_act_factor(f, u[j]);
             g[j] = d[j] * a.slope;
         }
         if (dup)

@@ -554,6 +554,7 @@ static void keep_rows(fm_backend *be, const fm_new_rows *r)
 /* kv_copy stays mode exact's, which copies kv_page_bytes. */
 void fmc_fast_attention_install(fm_backend *be)
 {
+    be->attends = 0;
     be->kv_page_bytes = kv_page_bytes;
     be->kv_write = kv_write;
     be->keep_rows = keep_rows;

@@ -156,9 +156,36 @@ static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
     be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, g->kv_heads, g->head_dim);
 }
 
-fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
+/* The end of the parts from i on that have part i's sinks; *rows: their rows. */
+static uint32_t same_sinks(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
+{
+    const float *sinks = p->all.p[i].model->layers[l].sinks;
+    uint32_t j = i;
+    for (*rows = 0; j < p->all.n && p->all.p[j].model->layers[l].sinks == sinks; j++)
+        *rows += p->all.p[j].count;
+    return j;
+}
+
+/* One call, or where models have other sinks one for each of these. */
+static void attend(fmi_pass *p, uint32_t l, const fm_attn *all)
 {
     fm_backend *be = p->e->be;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        size_t at = p->all.p[i].begin;
+        j = same_sinks(p, l, i, &m);
+        fm_attn a = *all;
+        a.out += at * a.ldo;
+        a.q += at * a.ldq;
+        a.seq += at;
+        a.pos += at;
+        a.m = m;
+        a.sink = p->all.p[i].model->layers[l].sinks;
+        be->attention(be, &a);
+    }
+}
+
+fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
+{
     const fmi_geom *g = p->g;
     size_t qd = (size_t)g->heads * g->head_dim;
     qkv t;
@@ -184,7 +211,7 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .scale = g->sw.attn_scale,
                          .softcap = g->sw.attn_softcap,
                          .single = p->s->seqs == p->step_rows};
-    be->attention(be, &att);
+    attend(p, l, &att);
     const fmi_out o = {pick_o, {y, g->hidden}};
     return fmi_linears(p, p->all, (fmi_matrix){p->att, qd}, l, &o, 1);
 }

@@ -101,6 +101,9 @@ later = {
     conv_bias=True, block_multiple_of=8, block_ffn_dim_multiplier=1.3),
  "lfm2-plain": tf.Lfm2Config(**dict(few, num_hidden_layers=2), full_attn_idxs=[0], block_auto_adjust_ff_dim=False, tie_word_embeddings=False),
  "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
+ "gpt_oss": tf.GptOssConfig(**few, num_local_experts=5, num_experts_per_tok=2, sliding_window=8, layer_types=slides,
+    rope_parameters=rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=16, truncate=False, beta_fast=4.0, beta_slow=0.5)),
+ "gpt_oss-mxfp4": tf.GptOssConfig(**dict(few, hidden_size=32, intermediate_size=32), num_local_experts=3, num_experts_per_tok=2, attention_bias=False),
  "glm4_moe": tf.Glm4MoeConfig(**dict(few, num_hidden_layers=3), attention_bias=True, use_qk_norm=True, n_routed_experts=8, num_experts_per_tok=3, moe_intermediate_size=12,
     n_shared_experts=2, n_group=4, topk_group=2, routed_scaling_factor=2.5, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
  "dots1": tf.Dots1Config(**few, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=12, n_shared_experts=1, norm_topk_prob=True, sliding_window=8,
@@ -109,6 +112,17 @@ later = {
  "ernie4_5_moe": tf.Ernie4_5_MoeConfig(**few, moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, rope_parameters=rope(rope_type="default")),
 }
 A |= later
+def mxfp4(m):
+    "Replaces the experts' matrices by the values of random blocks; returns the tensors of the file."
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    g, packed = torch.Generator().manual_seed(3), {}
+    for n, p in m.named_parameters():
+        if not n.endswith(("experts.gate_up_proj", "experts.down_proj")): continue
+        e, i, o = p.shape
+        packed[n + "_blocks"] = torch.randint(0, 256, (e, o, i // 32, 16), generator=g).to(torch.uint8)
+        packed[n + "_scales"] = torch.randint(121, 126, (e, o, i // 32), generator=g).to(torch.uint8)
+        p.data = convert_moe_packed_tensors(packed[n + "_blocks"], packed[n + "_scales"]).float()
+    return packed
 def make(name, cfg):
     if name in ("qwen3-base", "distilbert", "electra"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
     if name in ("roberta", "nomic_bert"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
@@ -123,11 +137,12 @@ for name, cfg in A.items():
     encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "nomic_bert")
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
-    for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)
+    for n, p in m.named_parameters(): p.data += (1.0 if n.endswith("sinks") else 0.12) * torch.randn(p.shape, generator=g)
     for n, p in m.named_buffers():
         if "e_score_correction_bias" in n: p.data += (0.3 * torch.randn(p.shape, generator=g)).bfloat16().float()
     if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
     for p in m.parameters(): p.data = p.data.bfloat16().float()
+    packed = mxfp4(m) if name.endswith("-mxfp4") else {}
     with torch.no_grad():
         r = m(input_ids=ids)
     ref = {"input_ids": ids[0].int()}
@@ -141,6 +156,11 @@ for name, cfg in A.items():
     save_file(ref, os.path.join(d, "ref.safetensors"))
     m.save_pretrained(d)
     w = {k: v.bfloat16() for k, v in load_file(os.path.join(d, "model.safetensors")).items()}
+    if packed:
+        w = {k: v for k, v in w.items() if k + "_blocks" not in packed} | packed
+        c = json.load(open(os.path.join(d, "config.json")))
+        c["quantization_config"] = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"])
+        json.dump(c, open(os.path.join(d, "config.json"), "w"), indent=2)
     save_file(w, os.path.join(d, "model.safetensors"), metadata={"format": "pt"})
     for extra in ("generation_config.json",):
         if os.path.exists(os.path.join(d, extra)): os.remove(os.path.join(d, extra))

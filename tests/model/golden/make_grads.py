@@ -43,6 +43,15 @@ def named(model):
         if moe: name = name.replace(".mlp.", ".block_sparse_moe.")
         down, up_, gate_ = ("w2", "w3", "w1") if moe else ("down_proj", "up_proj", "gate_proj")
         at, dot, which = name.partition(".experts.")
+        if dot and model.config.model_type == "gpt_oss":
+            what, bias, _ = which.partition("_bias")
+            for e in range(g.shape[0]):
+                one, end = (g[e], "bias") if bias else (g[e].T, "weight")
+                if what == "down_proj": yield f"{at}.experts.{e}.down_proj.{end}", one
+                else:
+                    yield f"{at}.experts.{e}.gate_proj.{end}", one[::2]
+                    yield f"{at}.experts.{e}.up_proj.{end}", one[1::2]
+            continue
         if not dot:
             yield name, g
             continue
@@ -69,7 +78,7 @@ def as_stored(grads, kind):
 
 
 for family in only or sorted(os.listdir(root)):
-    if "fp8" in family: continue
+    if "fp8" in family or "fp4" in family: continue
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert"):
@@ -93,6 +102,7 @@ for family in only or sorted(os.listdir(root)):
     loss.backward()
     files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith("e_score_correction_bias")]
     grads = dict(named(model))
+    if config.model_type == "gpt_oss": files = list(grads)  # its files have experts in one tensor, which are apart here
     if "embed_out.weight" in files:
         grads["embed_out.weight"] = grads["lm_head.weight"]
     assert set(files) <= set(grads), (family, sorted(set(files) - set(grads)))
