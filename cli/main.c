@@ -28,7 +28,7 @@ static const command commands[] = {
     {"import", cmd_import,
      "import SRC --as NAME [--parent REV] [--kind KIND] [--suite FILE]... [--no-gate] [-m TEXT]",
      "bring in an HF folder, safetensors, GGUF, PyTorch checkpoint or PEFT adapter", NULL},
-    {"export", cmd_export, "export REV DST [--format hf|safetensors|peft|source] [--dtype D]",
+    {"export", cmd_export, "export REV DST [--format F] [--dtype D] [--verify] [--modelfile]",
      "write a version out, byte for byte or in another format", NULL},
     {"clone", cmd_clone,
      "clone URL [DIR] [--packs URL] [--bare] [--branch NAME] [--lineage-only | --depth N]",

@@ -106,6 +106,18 @@ bool fm_gguf_mix_known(const char *name); /* NULL is none */
 FM_CHECKED fm_status fm_export_as(const fm_tree *tree, const fm_provider *p, const char *dst,
                                   const fm_view_opts *opts);
 
+/* A version with the rounding of a file that was written of it, and nothing else of that file's:
+ * adapters are merged, each weight has the type that it has in `file`, the tree of the file opened
+ * again, and weights that the file leaves out are missing. What rounding alone changes is measured
+ * with it. Weights are computed when they are read, and have ids of their own. */
+typedef struct fm_rounded fm_rounded;
+/* tree and p are borrowed until the close, `file` is not. Fails as fm_export to GGUF does. */
+FM_CHECKED fm_status fm_rounded_open(fm_rounded **out, const fm_tree *tree, const fm_provider *p,
+                                     const fm_tree *file);
+void fm_rounded_close(fm_rounded *r); /* NULL is fine */
+const fm_tree *fm_rounded_tree(const fm_rounded *r);
+fm_provider fm_rounded_provider(const fm_rounded *r); /* thread-safe if p is */
+
 /* Writes the one imported file whose SHA-256 source.json gives so, byte for byte, to dst, a new
  * file. FM_ENOTFOUND: no file has it; FM_EUNSUPPORTED: the version was changed since it was
  * imported. */

@@ -130,6 +130,36 @@ static fm_status make_modelfile(cli *c, beside *out, const fm_tree *tree, const 
     return fm_ops_modelfile(c, &o, &out->text);
 }
 
+/* ---- --verify ---- */
+
+static void tell_figures(const char *what, const fm_verify_figures *f, const fm_verify_report *r)
+{
+    printf("  %-16s KL %.3g (most %.3g), best token %zu of %zu, greedy answers %zu of %zu\n", what,
+           f->kl, f->kl_most, f->best, r->positions, f->answers, r->texts);
+}
+
+/* Writes the file under a name that says that nothing is known of it yet, and gives it its own once
+ * it has passed. */
+static fm_status export_verified(cli *c, const fm_tree *tree, const char *rev, const char *dst,
+                                 const fm_view_opts *opts)
+{
+    char *path = fm_asprintf("%s.unverified", dst);
+    fm_verify_report r = {0};
+    fm_status rc = path ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK && fm_path_exists(dst))
+        rc = fm_fail(FM_EEXISTS, "%s: is there already; export to a new path", dst);
+    FM_THEN(rc, export_watched(c, tree, path, opts));
+    FM_THEN(rc, fm_ops_verify(c, tree, rev, path, &r));
+    if (r.compared) {
+        tell_figures("the file", &r.file, &r);
+        tell_figures("rounding alone", &r.rounding, &r);
+        printf("  %-16s KL %.3g (most %.3g)\n", "limit", r.kl_limit, r.kl_most_limit);
+    }
+    FM_THEN(rc, fm_move_file(path, dst));
+    fm_free(path);
+    return rc;
+}
+
 int cmd_export(cli *c, int argc, char **argv)
 {
     static const char *const names[] = {"source", "hf", "safetensors", "peft", "gguf", "gguf-lora"};
@@ -137,7 +167,7 @@ int cmd_export(cli *c, int argc, char **argv)
                                                FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT,
                                                FM_EXPORT_GGUF,        FM_EXPORT_GGUF_LORA};
     const char *args[2], *format = NULL, *dtype_name = NULL;
-    bool modelfile = false;
+    bool modelfile = false, verify = false;
     size_t n, f;
     const opt_spec table[] = {
         {0, "format", OPT_STR, "F",
@@ -150,6 +180,9 @@ int cmd_export(cli *c, int argc, char **argv)
          &dtype_name},
         {0, "modelfile", OPT_FLAG, NULL,
          "with gguf or gguf-lora: write an Ollama Modelfile beside it", &modelfile},
+        {0, "verify", OPT_FLAG, NULL,
+         "with gguf: open the file again and run it beside the version", &verify},
+        CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
     int code = cli_parse(c, argc, argv, table, args, 2, 2, &n);
@@ -176,6 +209,8 @@ int cmd_export(cli *c, int argc, char **argv)
     const bool lora = formats[f] == FM_EXPORT_GGUF_LORA;
     if (modelfile && !lora && formats[f] != FM_EXPORT_GGUF)
         return cli_usage_error(c, "--modelfile wants --format gguf or gguf-lora");
+    if (verify && formats[f] != FM_EXPORT_GGUF)
+        return cli_usage_error(c, "--verify wants --format gguf");
     fm_oid oid;
     fm_tree *tree = NULL;
     beside b = {.path = NULL};
@@ -184,7 +219,8 @@ int cmd_export(cli *c, int argc, char **argv)
     FM_THEN(rc, fm_ops_resolve(c, args[0], &oid, &tree));
     if (rc == FM_OK && modelfile)
         rc = make_modelfile(c, &b, tree, args[0], args[1], lora);
-    FM_THEN(rc, export_watched(c, tree, args[1], &opts));
+    FM_THEN(rc, verify ? export_verified(c, tree, args[0], args[1], &opts)
+                       : export_watched(c, tree, args[1], &opts));
     if (rc == FM_OK && modelfile)
         rc = fm_write_file(b.path, b.text.data, b.text.len);
     if (rc == FM_OK && formats[f] == FM_EXPORT_SOURCE)

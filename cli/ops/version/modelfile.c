@@ -86,21 +86,6 @@ static fm_status put_file(const writing *w, const char *command, const char *nam
 
 /* ---- the chat ---- */
 
-static fm_status open_chat(writing *w)
-{
-    const fm_entry *e = fm_tree_find(w->o->tree, "tokenizer/chat_template.jinja");
-    fm_buf file;
-
-    fm_buf_init(&file, 0);
-    fm_status rc = e ? fm_ops_entry_bytes(w->c, e, &file) : FM_OK;
-    const fm_span source = e ? fm_buf_span(&file) : fm_tokenizer_chat_template(w->tokenizer);
-    FM_THEN(rc, fm_chat_extra_new(&w->extra, w->tokenizer));
-    if (rc == FM_OK && source.len > 0)
-        rc = fm_chat_template_open(&w->chat, source, "chat template");
-    fm_buf_release(&file);
-    return rc;
-}
-
 /* The tokenizer's first token comes before the prompt in Ollama too, so the text has it not. */
 static fm_status drop_bos(const writing *w, char *text)
 {
@@ -171,8 +156,9 @@ static fm_status put_turns(writing *w, const fmo_turns *t)
 static fm_status put_chat(writing *w)
 {
     fmo_turns t = {NULL};
-    fm_status rc = open_chat(w);
+    fm_status rc = fmo_chat_open(w->c, w->o->tree, w->tokenizer, &w->chat);
 
+    FM_THEN(rc, fm_chat_extra_new(&w->extra, w->tokenizer));
     if (rc == FM_OK && !w->chat)
         rc = fm_fail(FM_EUNSUPPORTED, "the version has no chat template");
     FM_THEN(rc, fmo_turns_of(&t, w->chat, w->extra));

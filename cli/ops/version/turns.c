@@ -176,3 +176,19 @@ fm_status fmo_turns_of(fmo_turns *out, const fm_chat_template *t, const fm_json 
         fmo_turns_release(out);
     return rc;
 }
+
+fm_status fmo_chat_open(fm_ops *c, const fm_tree *tree, const fm_tokenizer *t,
+                        fm_chat_template **out)
+{
+    const fm_entry *e = fm_tree_find(tree, "tokenizer/chat_template.jinja");
+    fm_buf file;
+
+    *out = NULL;
+    fm_buf_init(&file, 0);
+    fm_status rc = e ? fm_ops_entry_bytes(c, e, &file) : FM_OK;
+    const fm_span source = e ? fm_buf_span(&file) : fm_tokenizer_chat_template(t);
+    if (rc == FM_OK && source.len > 0)
+        rc = fm_chat_template_open(out, source, "chat template");
+    fm_buf_release(&file);
+    return rc;
+}

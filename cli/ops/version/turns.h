@@ -2,7 +2,7 @@
 #ifndef FM_OPS_TURNS_H
 #define FM_OPS_TURNS_H
 
-#include "infer/chat.h"
+#include "cli/ops/ops.h"
 
 /* A conversation is first, user, question, assistant, answer, user, ..., user, prompt; with a system
  * message it begins with system, its text, after_system in the place of first. */
@@ -19,5 +19,9 @@ typedef struct fmo_turns {
  * row, or it cannot be rendered; the text says why. extra: fm_chat_render's. */
 fm_status fmo_turns_of(fmo_turns *out, const fm_chat_template *t, const fm_json *extra);
 void fmo_turns_release(fmo_turns *t);
+
+/* A version's chat template, without its weights. *out NULL: it has none. */
+fm_status fmo_chat_open(fm_ops *c, const fm_tree *tree, const fm_tokenizer *t,
+                        fm_chat_template **out);
 
 #endif
