@@ -296,6 +296,20 @@ static bool has_tensors(const opened *o)
     return false;
 }
 
+/* Without its parent it has no words of Hugging Face's. */
+static fm_status open_adapter(fm_source *src, const opened *o)
+{
+    if (src->parent && o->parts.count > 1)
+        return fm_fail(FM_EUNSUPPORTED, "%s: an adapter in several parts is not read; join them",
+                       src->path);
+    if (src->parent)
+        return gguf_open_lora(src, o->file[0], o->g[0]);
+    fm_ignore(fm_fail(FM_EUNSUPPORTED, "it is an adapter; import it with --parent REV to put it on "
+                                       "the model that it was made for"),
+              "it is told with the version");
+    return keep(src, o, false);
+}
+
 fm_status src_open_gguf(fm_source *src)
 {
     opened *o = fm_calloc(1, sizeof *o);
@@ -304,13 +318,8 @@ fm_status src_open_gguf(fm_source *src)
 
     src->kind = FM_SOURCE_GGUF;
     FM_THEN(rc, open_parts(o, src));
-    const bool adapter = rc == FM_OK && gguf_is_adapter(o->g[0]);
-    if (adapter && src->parent) {
-        rc = gguf_open_lora(src, o->file[0], o->g[0]);
-    } else if (adapter) {
-        rc = fm_fail(FM_EUNSUPPORTED, "it is an adapter; import it with --parent REV to put it on "
-                                      "the model that it was made for");
-        rc = keep(src, o, false);
+    if (rc == FM_OK && gguf_is_adapter(o->g[0])) {
+        rc = open_adapter(src, o);
     } else if (rc == FM_OK) {
         const bool vocabulary = !has_tensors(o);
         rc = vocabulary ? fm_fail(FM_EUNSUPPORTED, "it has no tensors") : translate(src, o, &d);

@@ -45,8 +45,8 @@ static bool can_be_written(const char *text)
 
     if (fm_utf8_valid((const uint8_t *)text, n) != n || strstr(text, "\"\"\""))
         return false;
-    for (size_t at = 0; at < n; at += fm_utf8_next((const uint8_t *)text + at, &c)) {
-        (void)fm_utf8_next((const uint8_t *)text + at, &c);
+    for (size_t at = 0; at < n;) {
+        at += fm_utf8_next((const uint8_t *)text + at, &c);
         if (!prints(c))
             return false;
     }
@@ -167,7 +167,7 @@ static fm_status put_chat(writing *w)
     FM_THEN(rc, put_turns(w, &t));
     fmo_turns_release(&t);
     if (rc != FM_EUNSUPPORTED && rc != FM_EINVAL)
-        return rc;
+        return rc; /* FM_EINVAL: no syntax of a template */
     put_comment(w,
                 "No TEMPLATE, so Ollama takes what it knows for the GGUF's own: ", fm_error_text());
     fm_error_clear();

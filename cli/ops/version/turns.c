@@ -50,6 +50,8 @@ static fm_status render(fm_buf *out, const fm_chat_template *t, const fm_json *e
     }
     FM_THEN(rc, fm_chat_render(out, t, list, NULL, true, extra));
     fm_json_free(list);
+    if (rc == FM_EINVAL || rc == FM_ELIMIT) /* it raises, or takes too much work */
+        rc = fm_fail(FM_EUNSUPPORTED, "%s", fm_error_text());
     return rc;
 }
 
@@ -130,7 +132,7 @@ static fm_status find_system(fmo_turns *out, const fm_chat_template *t, const fm
     FM_THEN(rc, cut(text, "su", part));
     if (rc == FM_OK)
         return find_default(out, t, extra);
-    if (rc != FM_EINVAL && rc != FM_EUNSUPPORTED)
+    if (rc != FM_EUNSUPPORTED)
         return rc;
     fm_error_clear();
     fm_free(out->system);
@@ -170,8 +172,6 @@ fm_status fmo_turns_of(fmo_turns *out, const fm_chat_template *t, const fm_json 
     FM_THEN(rc, find_system(out, t, extra, &text));
     FM_THEN(rc, check(out, t, extra, &text));
     fm_buf_release(&text);
-    if (rc == FM_EINVAL)
-        rc = fm_fail(FM_EUNSUPPORTED, "%s", fm_error_text());
     if (rc < 0)
         fmo_turns_release(out);
     return rc;
