@@ -143,7 +143,8 @@ static void tell_figures(const char *what, const fm_verify_figures *f, const fm_
 static fm_status export_verified(cli *c, const fm_tree *tree, const char *rev, const char *dst,
                                  const fm_view_opts *opts)
 {
-    char *path = fm_asprintf("%s.unverified", dst);
+    const int stem = (int)(strlen(dst) - (is_gguf_name(dst) ? strlen(".gguf") : 0));
+    char *path = fm_asprintf("%.*s.unverified%s", stem, dst, dst + stem);
     fm_verify_report r = {0};
     fm_status rc = path ? FM_OK : FM_ENOMEM;
     if (rc == FM_OK && fm_path_exists(dst))
@@ -181,7 +182,7 @@ int cmd_export(cli *c, int argc, char **argv)
         {0, "modelfile", OPT_FLAG, NULL,
          "with gguf or gguf-lora: write an Ollama Modelfile beside it", &modelfile},
         {0, "verify", OPT_FLAG, NULL,
-         "with gguf: open the file again and run it beside the version", &verify},
+         "with these: open the file again and run it beside the version", &verify},
         CLI_DEVICE_OPTION(c),
         {0, NULL, OPT_FLAG, NULL, NULL, NULL},
     };
@@ -207,10 +208,9 @@ int cmd_export(cli *c, int argc, char **argv)
                                "iq4_xs; got '%s'",
                                dtype_name);
     const bool lora = formats[f] == FM_EXPORT_GGUF_LORA;
-    if (modelfile && !lora && formats[f] != FM_EXPORT_GGUF)
-        return cli_usage_error(c, "--modelfile wants --format gguf or gguf-lora");
-    if (verify && formats[f] != FM_EXPORT_GGUF)
-        return cli_usage_error(c, "--verify wants --format gguf");
+    if ((modelfile || verify) && !lora && formats[f] != FM_EXPORT_GGUF)
+        return cli_usage_error(c, "%s wants --format gguf or gguf-lora",
+                               verify ? "--verify" : "--modelfile");
     fm_oid oid;
     fm_tree *tree = NULL;
     beside b = {.path = NULL};

@@ -44,9 +44,10 @@ typedef struct fm_verify_report {
     bool compared;                  /* the figures are there */
 } fm_verify_report;
 
-/* Opens a GGUF that was written of the version, as import does, and compares the two: tokens, chat
- * template, stop tokens, and what both say after a handful of built-in texts and answers. The file
- * passes where
+/* Opens a GGUF, or the GGUF LoRAs, that were written of the version (path: the file, or
+ * fm_export's folder of several LoRAs, which are laid on the version's base), as import does, and
+ * compares both: tokens, chat template, stop tokens, and what both say after a handful of built-in
+ * texts and answers. The file passes where
  *
  *   - tokens and rendered conversations are equal, and each token that ends the version's answers
  *     ends the file's: by its eos_token_id, or because llama.cpp ends at its text;

@@ -8,6 +8,7 @@
 
 struct fm_rounded {
     fm_plain *plain;
+    fm_adapted *adapted;
     const fm_provider *behind;
     exp_plan plan;
     fm_tree *tree;
@@ -37,24 +38,32 @@ static fm_status id_of(fm_digest *out, const exp_weight *w)
     return rc;
 }
 
+/* Puts the weight at a path, in the type that the file has there; a path that the file has not is
+ * left alone. */
+static fm_status put_at(fm_rounded *r, exp_weight *w, const char *path, const char *name,
+                        const fm_tree *file)
+{
+    const fm_entry *e = fm_tree_find(file, path);
+    fm_digest id = w->base->id;
+
+    if (!e || e->kind != FM_ENTRY_TENSOR)
+        return FM_OK;
+    w->dtype = e->dtype;
+    FM_TRY(fm_tensor_bytes(&w->bytes, w->dtype, &w->base->shape, name));
+    if (w->dtype != w->base->dtype || w->term_count > 0) {
+        FM_TRY(id_of(&id, w));
+        FM_TRY(fm_map_put(r->by_id, id.b, FM_DIGEST_BYTES, w, NULL));
+    }
+    return fm_tree_put_tensor(r->tree, path, name, w->dtype, &w->base->shape, &id);
+}
+
 static fm_status put_weight(fm_rounded *r, exp_weight *w, const fm_tree *file)
 {
-    fm_digest id = w->base->id;
     fm_buf path;
 
     fm_buf_init(&path, 0);
     fm_status rc = fm_tensor_path(&path, "tensors", w->name);
-    const fm_entry *e = rc == FM_OK ? fm_tree_find(file, fm_buf_cstr(&path)) : NULL;
-    if (rc == FM_OK && e) {
-        w->dtype = e->dtype;
-        rc = fm_tensor_bytes(&w->bytes, w->dtype, &w->base->shape, w->name);
-        if (rc == FM_OK && (w->dtype != w->base->dtype || w->term_count > 0)) {
-            rc = id_of(&id, w);
-            FM_THEN(rc, fm_map_put(r->by_id, id.b, FM_DIGEST_BYTES, w, NULL));
-        }
-        FM_THEN(rc, fm_tree_put_tensor(r->tree, fm_buf_cstr(&path), w->name, w->dtype,
-                                       &w->base->shape, &id));
-    }
+    FM_THEN(rc, put_at(r, w, fm_buf_cstr(&path), w->name, file));
     fm_buf_release(&path);
     return rc;
 }
@@ -94,21 +103,49 @@ static fm_status put_all(fm_rounded *r, const fm_tree *tree, const fm_tree *file
     return FM_OK;
 }
 
+/* Of a file of adapters: all is the version's but the types of their tensors. */
+static fm_status open_adapters(fm_rounded *r, const fm_tree *tree, const fm_tree *file)
+{
+    size_t begin, end;
+
+    fm_tree_range(tree, "adapters/", &begin, &end);
+    for (size_t i = begin; i < end; i++) /* a weight for each, which then stays in its place */
+        if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
+            FM_TRY(exp_plan_add(&r->plan, fm_tree_at(tree, i)->path, fm_tree_at(tree, i)));
+    FM_TRY(fm_tree_copy(&r->tree, tree));
+    for (size_t i = 0; i < r->plan.count; i++) {
+        exp_weight *w = &r->plan.weight[i];
+        FM_TRY(put_at(r, w, w->name, w->base->name, file));
+    }
+    return FM_OK;
+}
+
+static fm_status open_merged(fm_rounded *r, const fm_tree *tree, const fm_tree *file)
+{
+    FM_TRY(fm_plain_open(&r->plain, tree, r->behind, "export"));
+    tree = fm_plain_tree(r->plain);
+    r->behind = fm_plain_provider(r->plain);
+    FM_TRY(fm_adapted_open(&r->adapted, tree, r->behind, FM_ADAPTED_MERGE, FM_F32, "export"));
+    tree = fm_adapted_tree(r->adapted);
+    r->behind = fm_adapted_provider(r->adapted);
+    FM_TRY(exp_plan_make(&r->plan, tree, r->behind, FM_DTYPE_NONE));
+    FM_TRY(fm_tree_new(&r->tree));
+    return put_all(r, tree, file);
+}
+
 fm_status fm_rounded_open(fm_rounded **out, const fm_tree *tree, const fm_provider *p,
                           const fm_tree *file)
 {
     fm_rounded *r = fm_calloc(1, sizeof *r);
-    fm_status rc = r ? fm_plain_open(&r->plain, tree, p, "export") : FM_ENOMEM;
+    fm_status rc = r ? fm_map_new(&r->by_id) : FM_ENOMEM;
+    size_t begin, end;
 
     *out = NULL;
+    fm_tree_range(file, "adapters/", &begin, &end);
     if (rc == FM_OK) {
-        tree = fm_plain_tree(r->plain);
-        r->behind = fm_plain_provider(r->plain);
-        rc = exp_plan_make(&r->plan, tree, r->behind, FM_DTYPE_NONE);
+        r->behind = p;
+        rc = begin < end ? open_adapters(r, tree, file) : open_merged(r, tree, file);
     }
-    FM_THEN(rc, fm_map_new(&r->by_id));
-    FM_THEN(rc, fm_tree_new(&r->tree));
-    FM_THEN(rc, put_all(r, tree, file));
     if (rc < 0) {
         fm_rounded_close(r);
         return rc;
@@ -124,6 +161,7 @@ void fm_rounded_close(fm_rounded *r)
     fm_tree_free(r->tree);
     fm_map_free(r->by_id);
     exp_plan_free(&r->plan);
+    fm_adapted_close(r->adapted);
     fm_plain_close(r->plain);
     fm_free(r);
 }

@@ -167,7 +167,7 @@ static fm_status make_plain(fm_view *v, const fm_view_opts *opts)
     FM_TRY(fm_plain_open(&v->plain, v->tree, v->p, "export"));
     v->tree = fm_plain_tree(v->plain);
     v->p = fm_plain_provider(v->plain);
-    const fm_dtype dtype = opts->dtype == FM_Q8_0 ? FM_F32 : opts->dtype;
+    const fm_dtype dtype = opts->mix ? FM_F32 : opts->dtype;
     FM_TRY(fm_adapted_open(&v->adapted, v->tree, v->p, FM_ADAPTED_MERGE, dtype, "export"));
     v->tree = fm_adapted_tree(v->adapted);
     v->p = fm_adapted_provider(v->adapted);

@@ -10,10 +10,10 @@
 
 #include "cli/ops/base/say.h"
 #include "cli/ops/version/turns.h"
+#include "cli/ops/version/written.h"
 #include "infer/prompt.h"
 #include "store/base/math/detmath.h"
 #include "store/base/mem.h"
-#include "store/source.h"
 
 /* Each is asked, and continued as a plain text. */
 static const char *const TEXTS[] = {
@@ -396,12 +396,12 @@ static fm_status judge(const verifying *v)
 
 /* ---- the three models ---- */
 
-static fm_status run_rounded(verifying *v, const fm_source *src)
+static fm_status run_rounded(verifying *v, const fmo_written *w)
 {
     const fm_provider stored = fm_store_provider(fm_repo_store(v->c->repo));
     fm_rounded *r = NULL;
     fm_model *m = NULL;
-    fm_status rc = fm_rounded_open(&r, v->tree, &stored, fm_source_tree(src));
+    fm_status rc = fm_rounded_open(&r, v->tree, &stored, fmo_written_tree(w));
 
     if (rc == FM_OK) {
         const fm_provider p = fm_rounded_provider(r);
@@ -413,11 +413,11 @@ static fm_status run_rounded(verifying *v, const fm_source *src)
     return rc;
 }
 
-static fm_status run_file(verifying *v, const fm_source *src)
+static fm_status run_file(verifying *v, fmo_written *w)
 {
-    const fm_provider p = fm_source_provider(src);
+    const fm_provider p = fmo_written_provider(w);
     fm_model *m = NULL;
-    fm_status rc = fm_model_load(&m, v->c->engine, fm_source_tree(src), &p, v->path);
+    fm_status rc = fm_model_load(&m, v->c->engine, fmo_written_tree(w), &p, v->path);
 
     if (rc < 0 && rc != FM_ENOMEM && rc != FM_ECANCELLED)
         rc = fm_fail(FM_EREFUSED, "%s: does not load: %s", v->path, fm_error_text());
@@ -427,37 +427,28 @@ static fm_status run_file(verifying *v, const fm_source *src)
     return rc;
 }
 
-static fm_status open_file(const verifying *v, fm_source **out)
-{
-    fm_status rc = fm_source_open(out, v->path);
-
-    if (rc == FM_ECORRUPT || rc == FM_EUNSUPPORTED)
-        return fm_fail(FM_EREFUSED, "%s: cannot be read again: %s", v->path, fm_error_text());
-    return rc == FM_OK && fm_source_kept(*out) ? differs(v, fm_source_kept(*out)) : rc;
-}
-
 fm_status fm_ops_verify(fm_ops *c, const fm_tree *tree, const char *what, const char *path,
                         fm_verify_report *out)
 {
     verifying *v = fm_calloc(1, sizeof *v);
-    fm_source *src = NULL;
+    fmo_written w = {NULL};
 
     memset(out, 0, sizeof *out);
     c->stopped = false;
     if (!v)
         return FM_ENOMEM;
     *v = (verifying){.c = c, .tree = tree, .what = what, .path = path, .out = out};
-    fm_status rc = open_file(v, &src);
+    fm_status rc = fmo_written_open(&w, c, tree, path);
     FM_THEN(rc, run_version(v));
-    FM_THEN(rc, run_rounded(v, src));
-    FM_THEN(rc, run_file(v, src));
+    FM_THEN(rc, run_rounded(v, &w));
+    FM_THEN(rc, run_file(v, &w));
     FM_THEN(rc, judge(v));
     fmo_ui_progress_end(c);
     for (size_t i = 0; i < v->texts; i++) {
         fm_ids_release(&v->text[i].ids);
         fm_free(v->text[i].logits);
     }
-    fm_source_close(src);
+    fmo_written_close(&w);
     fm_free(v);
     return rc;
 }
