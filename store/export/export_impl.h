@@ -7,6 +7,7 @@
 
 #include "store/adapt/adapter_impl.h"
 #include "store/adapted.h"
+#include "store/import/source_impl.h"
 #include "store/base/os/io.h"
 #include "store/export_view.h"
 #include "store/formats/safetensors.h"
@@ -29,8 +30,12 @@ typedef struct exp_weight {
     size_t term_count, term_cap;
     fm_dtype dtype; /* dtype to write it in */
     uint64_t bytes; /* bytes to write */
-    uint32_t heads; /* GGUF: rows go into its rotary order, by so many heads; 0: they stay */
-    bool plus_1;    /* GGUF: one is added to each element */
+    /* GGUF: */
+    fm_shape shape;  /* as written */
+    src_order order; /* of its rows */
+    uint64_t skip;   /* elements in front that are left out */
+    bool plus_1;     /* one is added to each element */
+    bool turned;     /* a matrix, columns become rows */
 } exp_weight;
 
 typedef struct exp_plan {
@@ -49,14 +54,14 @@ void exp_plan_free(exp_plan *plan);
 /* ---- views ---- */
 
 /* Bytes [at, at + bytes) of a file: the literal's, or a made weight's, or an entry's from `from`
- * on; with heads > 0 all of the entry, its rows in GGUF's rotary order (heads divides half of
- * them). */
+ * on; with an order, which fits, all of the entry, its rows in that order. */
 typedef struct exp_segment {
     uint64_t at, bytes;
     const uint8_t *literal;
     const exp_weight *made;
     const fm_entry *e;
-    uint64_t from, heads;
+    uint64_t from;
+    src_order order;
 } exp_segment;
 
 typedef struct exp_file {
@@ -92,7 +97,7 @@ fm_status exp_add_text(fm_view *v, fm_buf *text); /* takes the bytes; once for a
 fm_status exp_keep_text(fm_view *v, fm_buf *text);
 fm_status exp_add_kept(fm_view *v, uint64_t from, uint64_t bytes);
 fm_status exp_add_entry(fm_view *v, const fm_entry *e, uint64_t from, uint64_t bytes);
-fm_status exp_add_rotary(fm_view *v, const fm_entry *e, uint64_t heads);
+fm_status exp_add_rows(fm_view *v, const fm_entry *e, src_order order);
 /* Adds a safetensors file of weights, which are the view's. */
 fm_status exp_add_weights(fm_view *v, const char *name, const exp_weight *weights, size_t count);
 /* Appends one weight, which is the view's; so many zeros, at most 32. */
@@ -144,6 +149,8 @@ void exp_factors_free(exp_factors *f);
 uint64_t exp_unit(const exp_weight *w);
 uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n); /* of n elements, whole blocks */
 uint64_t exp_made_bytes(const exp_weight *w, uint64_t n);   /* likewise, as written */
+/* Rounds n elements, whole blocks, to a type. */
+fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t n);
 /* Makes elements [first, first + n), whole units, as they are written, from their stored bytes.
  * wide has room for wide_elems floats, at least a unit. */
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,

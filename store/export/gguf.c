@@ -97,7 +97,8 @@ static bool is_idle(const writing *w, const char *name)
 {
     if (gguf_is_idle(w->model.arch, name))
         return true;
-    return ends_in(name, "lm_head.weight") && !w->v->plan.unties && ggw_is_tied(&w->model);
+    return (ends_in(name, "lm_head.weight") || strcmp(name, "embed_out.weight") == 0) &&
+           !w->v->plan.unties && ggw_is_tied(&w->model);
 }
 
 static fm_status add_tensor(size_t *at, writing *w, const char *name, uint32_t parts)
@@ -125,7 +126,7 @@ static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
     uint32_t ggml;
 
     if (w->base->shape.rank < 2 || ends_in(name, "_norm.weight") || ends_in(name, ".bias") ||
-        strstr(name, ".ffn_gate_inp"))
+        strstr(name, ".ffn_gate_inp") || strncmp(name, "position_embd.", 14) == 0)
         return FM_F32;
     if (wanted != FM_DTYPE_NONE)
         return wanted;
@@ -134,21 +135,21 @@ static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
     return fm_dtype_get(stored)->is_block && w->term_count > 0 ? FM_F32 : stored;
 }
 
-fm_status ggw_check_rows(const ggw_model *m, const exp_weight *one)
+fm_status ggw_check_rows(const ggw_model *m, const exp_weight *one, uint64_t heads)
 {
     const fm_shape *s = &one->base->shape;
 
-    if (one->heads > 0 && (s->rank == 0 || s->dim[0] != one->heads * m->head_dim))
+    if (heads > 0 && (s->rank == 0 || s->dim[0] != heads * m->head_dim))
         return fm_fail(FM_EUNSUPPORTED,
-                       "tensor '%s' does not have %" PRIu32 " heads of %" PRIu64
+                       "tensor '%s' does not have %" PRIu64 " heads of %" PRIu64
                        " rows, as config.json says; mend the config and import it again",
-                       one->name, one->heads, m->head_dim);
+                       one->name, heads, m->head_dim);
     return FM_OK;
 }
 
 static fm_status set_type(exp_weight *one, const char *name, fm_dtype wanted)
 {
-    const fm_shape *s = &one->base->shape;
+    const fm_shape *s = &one->shape;
 
     if (!fm_dtype_get(one->base->dtype)->is_float || one->base->dtype == FM_F64)
         return fm_fail(FM_EUNSUPPORTED,
@@ -191,21 +192,37 @@ static fm_status check_place(const writing *w, const exp_weight *one, const char
     return FM_OK;
 }
 
-uint32_t ggw_heads_of(const ggw_model *m, const char *stem)
+src_order ggw_order_of(const ggw_model *m, const char *stem, uint64_t *heads)
 {
-    if (!(m->arch->has & GGUF_PERMUTES))
-        return 0;
-    if (strcmp(stem, "attn_q") == 0)
-        return (uint32_t)m->heads;
-    return strcmp(stem, "attn_k") == 0 ? (uint32_t)m->kv_heads : 0;
+    const uint32_t has = m->arch->has, groups = (uint32_t)m->kv_heads;
+    const bool q = strcmp(stem, "attn_q") == 0, k = strcmp(stem, "attn_k") == 0;
+
+    *heads = 0;
+    if ((has & GGUF_PERMUTES) && (q || k)) {
+        *heads = q ? m->heads : m->kv_heads;
+        return (src_order){(uint32_t)*heads, 0};
+    }
+    if (!(has & GGUF_GROUPS) || groups <= 1 || strcmp(stem, "attn_qkv") != 0)
+        return (src_order){0, 0};
+    *heads = m->heads + 2 * m->kv_heads;
+    return (src_order){groups, (uint32_t)(m->heads / groups)};
 }
 
 /* How the rows of a weight are ordered, and what is added to it. */
 static fm_status set_form(const writing *w, exp_weight *one, const char *stem, const char *name)
 {
-    one->heads = ggw_heads_of(&w->model, stem);
-    one->plus_1 = (w->model.arch->has & GGUF_PLUS_1) && ends_in(name, "_norm.weight");
-    return ggw_check_rows(&w->model, one);
+    const ggw_model *m = &w->model;
+    uint64_t heads = 0;
+
+    one->shape = one->base->shape;
+    one->plus_1 = (m->arch->has & GGUF_PLUS_1) && ends_in(name, "_norm.weight");
+    if ((m->arch->has & GGUF_CONV1D) && one->shape.rank == 2 && strncmp(name, "blk.", 4) == 0) {
+        one->turned = true;
+        one->shape.dim[0] = one->base->shape.dim[1];
+        one->shape.dim[1] = one->base->shape.dim[0];
+    }
+    one->order = ggw_order_of(m, stem, &heads);
+    return ggw_check_rows(m, one, heads);
 }
 
 static fm_status place_weight(writing *w, exp_weight *one, fm_dtype wanted)
@@ -225,8 +242,8 @@ static fm_status place_weight(writing *w, exp_weight *one, fm_dtype wanted)
     const bool many = part.expert != GGUF_NO_EXPERT;
     FM_THEN(rc, check_place(w, one, fm_buf_cstr(&name), part.expert));
     FM_THEN(rc, add_tensor(&at, w, fm_buf_cstr(&name), many ? (uint32_t)w->model.experts : 1));
-    FM_THEN(rc, set_type(one, fm_buf_cstr(&name), wanted));
     FM_THEN(rc, set_form(w, one, part.stem, fm_buf_cstr(&name)));
+    FM_THEN(rc, set_type(one, fm_buf_cstr(&name), wanted));
     if (rc == FM_OK)
         w->t[at].part[many ? part.expert : 0] = one;
     fm_buf_release(&name);
@@ -243,7 +260,7 @@ static fm_status check_parts(tensor *t)
                            " is missing in this version",
                            t->name, i, t->parts);
         if (t->part[i]->dtype != t->part[0]->dtype ||
-            !fm_shape_eq(&t->part[i]->base->shape, &t->part[0]->base->shape))
+            !fm_shape_eq(&t->part[i]->shape, &t->part[0]->shape))
             return fm_fail(FM_EUNSUPPORTED,
                            "tensor '%s' is not of expert 0's type and shape, so they cannot be one "
                            "tensor of a GGUF; choose a --dtype",
@@ -281,7 +298,7 @@ static fm_status put_info(fm_buf *out, const tensor *t, bool mixed, uint64_t *at
 {
     ggw_place p = {.name = t->name, .parts = t->parts, .bytes = t->bytes};
 
-    p.shape = t->table ? (fm_shape){1, {t->table->count}} : t->part[0]->base->shape;
+    p.shape = t->table ? (fm_shape){1, {t->table->count}} : t->part[0]->shape;
     p.dtype = t->table ? FM_F32 : t->part[0]->dtype;
     p.dims = mixed ? ggw_mix_dims(&p.shape, t->parts) : p.shape.rank + (t->parts > 1);
     return ggw_info(out, &p, at);
@@ -401,7 +418,7 @@ static fm_status find_tensors(writing *w, fm_dtype dtype)
     for (size_t i = 0; i < w->count; i++) {
         FM_TRY(check_parts(&w->t[i]));
         if (strcmp(w->t[i].name, "token_embd.weight") == 0)
-            embd = &w->t[i].part[0]->base->shape;
+            embd = &w->t[i].part[0]->shape;
     }
     if (!embd || embd->rank != 2 || embd->dim[1] != w->model.hidden)
         return fm_fail(
@@ -443,7 +460,7 @@ static fm_status set_mixed(tensor *t, fm_dtype dtype)
     for (uint32_t k = 0; k < t->parts; k++) {
         exp_weight *one = t->part[k];
         one->dtype = dtype;
-        FM_TRY(fm_tensor_bytes(&one->bytes, dtype, &one->base->shape, one->name));
+        FM_TRY(fm_tensor_bytes(&one->bytes, dtype, &one->shape, one->name));
         t->bytes += one->bytes;
     }
     return FM_OK;
@@ -461,7 +478,7 @@ static fm_status mix_tensors(writing *w)
     for (size_t i = 0; i < w->count; i++) {
         const tensor *t = &w->t[i];
         list[i] = (ggw_mix_tensor){.name = t->name,
-                                   .shape = t->table ? &vector : &t->part[0]->base->shape,
+                                   .shape = t->table ? &vector : &t->part[0]->shape,
                                    .parts = FM_MAX(t->parts, 1u)};
     }
     fm_status rc = ggw_mix_types(w->mix, &w->model, false, list, w->count);

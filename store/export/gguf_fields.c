@@ -90,8 +90,10 @@ static bool fixed_base(const ggw_model *m)
 static double base_of(const ggw_model *m)
 {
     const double dim = (double)m->head_dim;
+    const double usual = m->arch->theta > 0 ? m->arch->theta : 10000;
     const double theta =
-        fm_json_real(rope_get(m, "rope_theta"), m->arch->theta > 0 ? m->arch->theta : 10000);
+        fm_json_real(rope_get(m, "rope_theta"),
+                     fm_json_real(fm_json_get(m->config, gguf_words_of(m->arch)->theta), usual));
 
     return fixed_base(m)
                ? theta * fm_pow(fm_json_real(rope_get(m, "alpha"), 1), dim / FM_MAX(dim - 2, 1.0))
@@ -127,6 +129,18 @@ static const fm_json *setting_of(const ggw_model *m, const gguf_setting *s)
     return v;
 }
 
+static fm_status check_fixed(const ggw_model *m)
+{
+    fm_buf key;
+
+    fm_buf_init(&key, 0);
+    fm_status rc = gguf_misfit(&key, m->arch, m->config);
+    if (rc == FM_OK && key.len > 0)
+        rc = refuse(m, fm_buf_cstr(&key), "has another value than llama.cpp fixes");
+    fm_buf_release(&key);
+    return rc;
+}
+
 static fm_status read_heads(ggw_model *m, const gguf_words *w)
 {
     FM_TRY(count_of(&m->heads, m, w->heads, 0));
@@ -138,6 +152,8 @@ static fm_status read_heads(ggw_model *m, const gguf_words *w)
     m->head_dim = m->arch->head_dim ? m->arch->head_dim : m->hidden / m->heads;
     if (w->head_dim)
         FM_TRY(count_of(&m->head_dim, m, w->head_dim, m->head_dim));
+    if (m->heads % m->kv_heads != 0)
+        return refuse(m, w->kv_heads, "must divide the heads");
     if ((m->arch->has & GGUF_SQUARE) && m->heads * m->head_dim != m->hidden)
         return refuse(m, w->head_dim ? w->head_dim : w->heads,
                       "must divide the hidden size evenly over the heads");
@@ -163,6 +179,7 @@ fm_status ggw_read_model(ggw_model *m, const fm_json *config)
 {
     FM_TRY(join_text(m, config));
     FM_TRY(find_arch(m));
+    FM_TRY(check_fixed(m));
     const gguf_words *w = gguf_words_of(m->arch);
     FM_TRY(count_of(&m->layers, m, w->layers, 0));
     FM_TRY(count_of(&m->hidden, m, w->hidden, 0));
@@ -198,18 +215,6 @@ static void put_f32(ggw_fields *f, const ggw_model *m, const char *key, double v
 }
 
 /* ---- what llama.cpp fixes ---- */
-
-static fm_status check_fixed(const ggw_model *m)
-{
-    fm_buf key;
-
-    fm_buf_init(&key, 0);
-    fm_status rc = gguf_misfit(&key, m->arch, m->config);
-    if (rc == FM_OK && key.len > 0)
-        rc = refuse(m, fm_buf_cstr(&key), "has another value than llama.cpp fixes");
-    fm_buf_release(&key);
-    return rc;
-}
 
 /* Lists of a word or number for each layer, which llama.cpp takes from a period. */
 static fm_status check_layers(const ggw_model *m, bool window)
@@ -454,13 +459,12 @@ fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
                                               : fm_json_real(fm_json_get(m->config, eps_name), -1);
     uint64_t context = 0, inter = 0;
     FM_TRY(count_of(&context, m, w->positions, 0));
-    FM_TRY(count_of(&inter, m, w->inter, 0));
+    FM_TRY(count_of(&inter, m, w->inter, m->arch->words ? 4 * m->hidden : 0));
 
     if (!(eps >= 0))
         return refuse(m, eps_name, "is missing, and must be written");
     if (!(theta > 0))
         return refuse(m, "rope_theta", "must be above 0");
-    FM_TRY(check_fixed(m));
     FM_TRY(check_scalar(m));
     FM_TRY(check_local(m, theta));
     put_u32(f, m, "block_count", m->layers);
@@ -472,10 +476,14 @@ fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
     put_u32(f, m, "attention.key_length", m->head_dim);
     put_u32(f, m, "attention.value_length", m->head_dim);
     put_u32(f, m, "vocab_size", m->vocab);
-    put_u32(f, m, "rope.dimension_count", m->rotary);
-    put_f32(f, m, "rope.freq_base", theta);
+    if (w->theta) {
+        put_u32(f, m, "rope.dimension_count", m->rotary);
+        put_f32(f, m, "rope.freq_base", theta);
+    }
     put_f32(f, m, gguf_eps_key(m->arch), eps);
     put_settings(f, m);
+    if (!w->theta)
+        return FM_OK;
     FM_TRY(put_window(f, m));
     return put_scaling(f, m, theta, context);
 }

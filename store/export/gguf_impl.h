@@ -69,10 +69,10 @@ fm_status ggw_tokenizer_fields(ggw_fields *f, const fm_view *v, const ggw_model 
 void ggw_general(ggw_fields *f, const ggw_model *m, const char *type);
 #define GGW_QUANT_VERSION 2u /* general.quantization_version */
 
-/* By how many heads the rows of a weight turn, by GGUF's stem of its name; 0: they do not. */
-uint32_t ggw_heads_of(const ggw_model *m, const char *stem);
-/* Requires whole heads where the weight's rows turn: FM_EUNSUPPORTED. */
-fm_status ggw_check_rows(const ggw_model *m, const exp_weight *one);
+/* The order of a weight's rows, by GGUF's stem of its name; *heads: so many heads, 0: any rows. */
+src_order ggw_order_of(const ggw_model *m, const char *stem, uint64_t *heads);
+/* Requires whole heads: FM_EUNSUPPORTED. */
+fm_status ggw_check_rows(const ggw_model *m, const exp_weight *one, uint64_t heads);
 
 /* A tensor's line in the head. */
 typedef struct ggw_place {

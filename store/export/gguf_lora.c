@@ -99,8 +99,10 @@ static fm_status add_factor(const writing *w, const fm_entry *e, const adp_key *
     FM_THEN(rc, exp_plan_add(&w->v->plan, fm_buf_cstr(&name), e));
     if (rc == FM_OK) {
         exp_weight *one = &w->v->plan.weight[w->v->plan.count - 1];
-        one->heads = is_a ? 0 : ggw_heads_of(&w->model, named.stem);
-        rc = ggw_check_rows(&w->model, one);
+        uint64_t heads = 0;
+        if (!is_a)
+            one->order = ggw_order_of(&w->model, named.stem, &heads);
+        rc = ggw_check_rows(&w->model, one, heads);
     }
     fm_buf_release(&name);
     return rc;

@@ -96,25 +96,67 @@ static fm_status need(uint8_t **data, uint64_t *cap, uint64_t bytes)
     return *data ? FM_OK : FM_ENOMEM;
 }
 
-static fm_status make_part(const exp_pump *m, part *p)
+/* Bytes whose rows change places among themselves: those of a head, or all of a fused product. */
+static uint64_t move_bytes(src_order order, uint64_t bytes)
+{
+    return order.queries > 0 ? bytes : bytes / order.heads;
+}
+
+/* The order of the rows in a part of so many bytes, which are whole moves. */
+static src_order order_of_part(src_order order, uint64_t bytes, uint64_t move)
+{
+    return order.queries > 0 ? order : (src_order){(uint32_t)(bytes / move), 0};
+}
+
+/* A matrix whose columns become rows is made as a whole. */
+static fm_status make_turned(const exp_pump *m, part *p)
+{
+    exp_weight wide = *p->s->made;
+    const uint64_t rows = wide.base->shape.dim[0], cols = wide.base->shape.dim[1];
+    const uint64_t stored = exp_stored_bytes(&wide, p->span), floats = p->span * sizeof(float);
+    const uint64_t at_once = FM_MAX(exp_unit(&wide), (uint64_t)WIDE_ELEMS);
+
+    FM_TRY(need(&p->data, &p->data_cap, FM_MAX(stored, floats)));
+    FM_TRY(need(&p->more, &p->more_cap, FM_MAX(floats, exp_made_bytes(&wide, p->span))));
+    FM_TRY(need(&p->wide, &p->wide_cap, at_once * sizeof(float)));
+    FM_TRY(fm_entry_read_range(m->p, wide.base, 0, stored, p->data, m->flags));
+    wide.dtype = FM_F32;
+    FM_TRY(exp_make(p->more, (float *)(void *)p->wide, at_once, &wide, &m->factors, p->data, 0,
+                    p->span));
+    for (uint64_t r = 0; r < rows; r++)
+        for (uint64_t c = 0; c < cols; c++)
+            memcpy(p->data + (c * rows + r) * sizeof(float),
+                   p->more + (r * cols + c) * sizeof(float), sizeof(float));
+    return exp_narrow(p->more, p->s->made, (float *)(void *)p->data, p->span);
+}
+
+static fm_status make_rows(const exp_pump *m, part *p)
 {
     const exp_weight *w = p->s->made;
     const uint64_t stored = exp_stored_bytes(w, p->span);
     const uint64_t wide = FM_MAX(exp_unit(w), (uint64_t)WIDE_ELEMS);
     const uint64_t made = exp_made_bytes(w, p->span);
-    FM_TRY(need(&p->data, &p->data_cap, w->heads > 0 ? FM_MAX(stored, made) : stored));
+    FM_TRY(need(&p->data, &p->data_cap, w->order.heads > 0 ? FM_MAX(stored, made) : stored));
     FM_TRY(need(&p->more, &p->more_cap, made));
     FM_TRY(need(&p->wide, &p->wide_cap, wide * sizeof(float)));
-    fm_status rc =
-        fm_entry_read_range(m->p, w->base, exp_stored_bytes(w, p->from), stored, p->data, m->flags);
-
-    FM_THEN(rc, exp_make(p->more, (float *)(void *)p->wide, wide, w, &m->factors, p->data, p->from,
-                         p->span));
-    if (rc == FM_OK && w->heads > 0) {
+    const uint64_t from = p->from + w->skip;
+    FM_TRY(
+        fm_entry_read_range(m->p, w->base, exp_stored_bytes(w, from), stored, p->data, m->flags));
+    FM_TRY(
+        exp_make(p->more, (float *)(void *)p->wide, wide, w, &m->factors, p->data, from, p->span));
+    if (w->order.heads > 0) {
         const uint64_t row_bytes = w->bytes / w->base->shape.dim[0];
         src_rows_to_gguf(p->data, p->more, made / row_bytes, row_bytes,
-                         (uint32_t)(made / (w->bytes / w->heads)));
+                         order_of_part(w->order, made, move_bytes(w->order, w->bytes)));
     }
+    return FM_OK;
+}
+
+static fm_status make_part(const exp_pump *m, part *p)
+{
+    const exp_weight *w = p->s->made;
+    const fm_status rc = w->turned ? make_turned(m, p) : make_rows(m, p);
+
     return rc == FM_OK ? rc : fm_error_prefix(rc, "tensor '%s'", w->name);
 }
 
@@ -127,13 +169,13 @@ static fm_status read_part(const exp_pump *m, part *p)
     if (s->made)
         return make_part(m, p);
     FM_TRY(need(&p->data, &p->data_cap, p->span));
-    if (s->heads > 0)
+    if (s->order.heads > 0)
         FM_TRY(need(&p->more, &p->more_cap, p->span));
     FM_TRY(fm_entry_read_range(m->p, s->e, p->from, p->span, p->data, m->flags));
-    if (s->heads > 0) {
+    if (s->order.heads > 0) {
         const uint64_t row_bytes = s->e->bytes / s->e->shape.dim[0];
-        const uint64_t heads = p->span / (s->e->bytes / s->heads);
-        src_rows_to_gguf(p->more, p->data, p->span / row_bytes, row_bytes, (uint32_t)heads);
+        src_rows_to_gguf(p->more, p->data, p->span / row_bytes, row_bytes,
+                         order_of_part(s->order, p->span, move_bytes(s->order, s->e->bytes)));
     }
     return FM_OK;
 }
@@ -142,8 +184,8 @@ static const uint8_t *part_data(const part *p)
 {
     if (p->s->literal)
         return p->s->literal;
-    return p->s->made ? (p->s->made->heads > 0 ? p->data : p->more)
-                      : (p->s->heads > 0 ? p->more : p->data);
+    return p->s->made ? (p->s->made->order.heads > 0 ? p->data : p->more)
+                      : (p->s->order.heads > 0 ? p->more : p->data);
 }
 
 static fm_status read_parts(void *ctx, size_t begin, size_t end, unsigned worker)
@@ -224,13 +266,13 @@ static fm_status add_entry(exp_pump *m, const exp_segment *s, uint64_t from, uin
     return rc;
 }
 
-static fm_status add_rotary(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
+static fm_status add_moved(exp_pump *m, const exp_segment *s, uint64_t from, uint64_t end)
 {
-    const uint64_t head = s->bytes / s->heads;
-    const uint64_t at_once = head * FM_MAX(PART_BYTES / head, (uint64_t)1);
+    const uint64_t move = move_bytes(s->order, s->bytes);
+    const uint64_t at_once = move * FM_MAX(PART_BYTES / move, (uint64_t)1);
 
-    for (uint64_t at = from / head * head; at < end;) {
-        const uint64_t len = FM_MIN(at_once, (end - at + head - 1) / head * head);
+    for (uint64_t at = from / move * move; at < end;) {
+        const uint64_t len = FM_MIN(at_once, (end - at + move - 1) / move * move);
         FM_TRY(add(m, &(part){.s = s, .from = at, .span = len}, at, len, from, end));
         at += len;
     }
@@ -243,7 +285,9 @@ static fm_status add_made(exp_pump *m, const exp_segment *s, uint64_t from, uint
     const exp_weight *w = s->made;
     const fm_dtype_info *to = fm_dtype_get(w->dtype);
     const uint64_t elems = w->bytes / to->block_bytes * to->block_elems;
-    const uint64_t unit_elems = w->heads > 0 ? elems / w->heads : exp_unit(w);
+    const uint64_t unit_elems = w->turned            ? elems
+                                : w->order.heads > 0 ? move_bytes(w->order, elems)
+                                                     : exp_unit(w);
     const uint64_t unit = exp_made_bytes(w, unit_elems);
     const uint64_t at_once =
         unit * FM_MAX(FM_MIN(PART_BYTES / exp_stored_bytes(w, unit_elems), MADE_BYTES / unit),
@@ -278,5 +322,5 @@ fm_status exp_pump_add(exp_pump *m, const exp_segment *s, uint64_t from, uint64_
         return add(m, &(part){.s = s}, 0, s->bytes, from, end);
     if (s->made)
         return s->made->term_count > 0 ? add_merged(m, s, from, end) : add_made(m, s, from, end);
-    return s->heads > 0 ? add_rotary(m, s, from, end) : add_entry(m, s, from, end);
+    return s->order.heads > 0 ? add_moved(m, s, from, end) : add_entry(m, s, from, end);
 }

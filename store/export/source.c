@@ -55,20 +55,23 @@ static fm_status add_literal(rebuild *r, const fm_json *piece, const char *path)
     return exp_add_entry(r->v, e, at, bytes);
 }
 
-static fm_status add_rows(rebuild *r, const fm_entry *e, uint64_t heads)
+static fm_status add_rows(rebuild *r, const fm_entry *e, const char *field, uint64_t heads,
+                          uint64_t queries)
 {
-    uint64_t rows = e->kind == FM_ENTRY_TENSOR && e->shape.rank > 0 ? e->shape.dim[0] : 0;
+    const uint64_t rows = e->kind == FM_ENTRY_TENSOR && e->shape.rank > 0 ? e->shape.dim[0] : 0;
+    const src_order order = {(uint32_t)heads, (uint32_t)queries};
 
-    if (heads > UINT32_MAX / 2 || rows == 0 || rows % (2 * heads) != 0 || e->bytes % rows != 0)
-        return bad("field 'rotary_heads'", "does not fit the tensor's rows");
-    return exp_add_rotary(r->v, e, heads);
+    if (heads > UINT32_MAX / 2 || queries > UINT32_MAX / 2 || !src_order_fits(order, rows) ||
+        e->bytes % rows != 0)
+        return bad(field, "does not fit the tensor's rows");
+    return exp_add_rows(r->v, e, order);
 }
 
 static fm_status add_entry(rebuild *r, const fm_json *piece, const char *name)
 {
     char *path = r->root[0] ? fm_asprintf("%s/%s", r->root, name) : fm_strdup(name);
     const fm_entry *e = path ? fm_tree_find(r->v->tree, path) : NULL;
-    uint64_t heads = 0;
+    uint64_t heads = 0, groups = 0, queries = 0;
     fm_status rc = path ? FM_OK : FM_ENOMEM;
 
     if (rc == FM_OK && !e)
@@ -81,8 +84,15 @@ static fm_status add_entry(rebuild *r, const fm_json *piece, const char *name)
         return rc;
     if (fm_json_get(piece, "rotary_heads") && !get_u64(fm_json_get(piece, "rotary_heads"), &heads))
         return bad("field 'rotary_heads'", "must be an integer from 0");
+    if (fm_json_get(piece, "fused_groups") &&
+        (!get_u64(fm_json_get(piece, "fused_groups"), &groups) ||
+         !get_u64(fm_json_get(piece, "fused_queries"), &queries) || groups == 0 || queries == 0))
+        return bad("fields 'fused_groups' and 'fused_queries'", "must be integers from 1");
     FM_TRY(spend(r, e->bytes));
-    return heads > 0 ? add_rows(r, e, heads) : exp_add_entry(r->v, e, 0, e->bytes);
+    if (groups > 0)
+        return add_rows(r, e, "field 'fused_groups'", groups, queries);
+    return heads > 0 ? add_rows(r, e, "field 'rotary_heads'", heads, 0)
+                     : exp_add_entry(r->v, e, 0, e->bytes);
 }
 
 static fm_status add_pieces(rebuild *r, const fm_json *pieces)

@@ -82,9 +82,9 @@ fm_status exp_add_entry(fm_view *v, const fm_entry *e, uint64_t from, uint64_t b
     return add_segment(v, s);
 }
 
-fm_status exp_add_rotary(fm_view *v, const fm_entry *e, uint64_t heads)
+fm_status exp_add_rows(fm_view *v, const fm_entry *e, src_order order)
 {
-    return add_segment(v, (exp_segment){.bytes = e->bytes, .e = e, .heads = heads});
+    return add_segment(v, (exp_segment){.bytes = e->bytes, .e = e, .order = order});
 }
 
 fm_status exp_add_zeros(fm_view *v, uint64_t bytes)
@@ -97,9 +97,11 @@ fm_status exp_add_zeros(fm_view *v, uint64_t bytes)
 
 fm_status exp_add_weight(fm_view *v, const exp_weight *w)
 {
-    if (w->dtype == w->base->dtype && w->term_count == 0 && !w->plus_1)
-        return w->heads > 0 ? exp_add_rotary(v, w->base, w->heads)
-                            : exp_add_entry(v, w->base, 0, w->base->bytes);
+    const uint64_t from = exp_stored_bytes(w, w->skip);
+
+    if (w->dtype == w->base->dtype && w->term_count == 0 && !w->plus_1 && !w->turned)
+        return w->order.heads > 0 ? exp_add_rows(v, w->base, w->order)
+                                  : exp_add_entry(v, w->base, from, w->base->bytes - from);
     return add_segment(v, (exp_segment){.bytes = w->bytes, .made = w, .e = w->base});
 }
 

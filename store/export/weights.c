@@ -76,10 +76,12 @@ uint64_t exp_made_bytes(const exp_weight *w, uint64_t n)
 }
 
 /* llama-quantize refuses what is not finite, and so do its readers. */
-static fm_status quantize(uint8_t *out, const exp_weight *w, const float *wide, uint64_t n)
+fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t n)
 {
     uint64_t bad = 0;
 
+    if (!fm_dtype_get(w->dtype)->is_block)
+        return fm_from_f32(out, w->dtype, wide, n);
     for (uint64_t i = 0; i < n; i++)
         bad += !(fabsf(wide[i]) <= FLT_MAX);
     if (bad > 0)
@@ -108,8 +110,7 @@ fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_wei
         for (uint64_t i = 0; w->plus_1 && i < now; i++)
             wide[i] += 1.0f;
         uint8_t *to = out + exp_made_bytes(w, at);
-        FM_TRY(fm_dtype_get(w->dtype)->is_block ? quantize(to, w, wide, now)
-                                                : fm_from_f32(to, w->dtype, wide, now));
+        FM_TRY(exp_narrow(to, w, wide, now));
     }
     return FM_OK;
 }

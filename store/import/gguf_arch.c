@@ -55,6 +55,14 @@ static const gguf_setting NEMOTRON_SETTINGS[] = {
     {"attention.layer_norm_rms_epsilon", "norm_eps", GGUF_REAL, 0}, /* the converter has both */
     {.key = NULL},
 };
+static const gguf_setting NEOX_SETTINGS[] = {
+    {"use_parallel_residual", "use_parallel_residual", GGUF_BOOL, 1},
+    {.key = NULL},
+};
+static const gguf_setting FALCON_SETTINGS[] = {
+    {"tensor_data_layout", "jploski", GGUF_WORD, 0},
+    {.key = NULL},
+};
 const gguf_setting gguf_yarn[] = {
     {"rope.scaling.yarn_beta_fast", "beta_fast", GGUF_REAL, 32},
     {"rope.scaling.yarn_beta_slow", "beta_slow", GGUF_REAL, 1},
@@ -69,9 +77,27 @@ const gguf_setting gguf_yarn[] = {
 static const char *const VISION[] = {"vision_tower.*", "multi_modal_projector.*",
                                      "model.vision_tower.*", "model.multi_modal_projector.*", NULL};
 
+static const char *const GPT_IDLE[] = {"*.attn.bias", "*.attn.masked_bias", NULL};
+static const char *const NEOX_IDLE[] = {"*.attention.bias", "*.attention.masked_bias", NULL};
+
 static const gguf_words LLAMA_WORDS = {
-    "hidden_size",         "intermediate_size", "num_hidden_layers",      "num_attention_heads",
-    "num_key_value_heads", "head_dim",          "max_position_embeddings"};
+    "hidden_size",          "intermediate_size", "num_hidden_layers",       "num_attention_heads",
+    "num_key_value_heads",  "head_dim",          "max_position_embeddings", "rope_theta",
+    "partial_rotary_factor"};
+static const gguf_words NEOX_WORDS = {
+    "hidden_size", "intermediate_size",       "num_hidden_layers", "num_attention_heads", NULL,
+    NULL,          "max_position_embeddings", "rotary_emb_base",   "rotary_pct"};
+static const gguf_words FALCON_WORDS = {"hidden_size",
+                                        "ffn_hidden_size",
+                                        "num_hidden_layers",
+                                        "num_attention_heads",
+                                        "num_kv_heads",
+                                        NULL,
+                                        "max_position_embeddings",
+                                        "rope_theta",
+                                        NULL};
+static const gguf_words GPT_WORDS = {"n_embd", "n_inner",     "n_layer", "n_head", NULL,
+                                     NULL,     "n_positions", NULL,      NULL};
 
 #define SILU "{\"hidden_act\": \"silu\""
 #define RELU2 "{\"hidden_act\": \"relu2\""
@@ -79,6 +105,9 @@ static const gguf_words LLAMA_WORDS = {
 #define NO_WINDOW ", \"use_sliding_window\": false"
 #define MOE(norm) ", \"norm_topk_prob\": " norm ", \"decoder_sparse_step\": 1"
 #define TIED(is) ", \"tie_word_embeddings\": " is
+#define GPT_TANH "{\"activation_function\": [\"gelu_pytorch_tanh\", \"gelu_new\"]"
+#define PLAIN_SCALE ", \"scale_attn_weights\": true"
+#define FALCON_PLAIN "{\"activation\": \"gelu\", \"alibi\": false, \"bias\": false"
 #define NO_CLIP ", \"clip_qkv\": null"
 
 static const gguf_arch ARCHES[] = {
@@ -357,6 +386,78 @@ static const gguf_arch ARCHES[] = {
      .class_name = "Jais2ForCausalLM",
      .eps = "layer_norm_eps",
      .fixed = RELU2 ", \"attention_bias\": true, \"mlp_bias\": true}"},
+    {.prefix = "starcoder",
+     .model_type = "gpt_bigcode",
+     .class_name = "GPTBigCodeForCausalLM",
+     .has = GGUF_TIED | GGUF_SQUARE | GGUF_ONE_KV,
+     .names = &gguf_names_gpt,
+     .words = &GPT_WORDS,
+     .eps = "layer_norm_epsilon",
+     .fixed = GPT_TANH ", \"multi_query\": true" PLAIN_SCALE "}",
+     .idle = GPT_IDLE},
+    {.prefix = "gpt2", /* a GPT-2 whose matrices are [out, in], as a GGUF has them */
+     .model_type = "gpt_bigcode",
+     .class_name = "GPTBigCodeForCausalLM",
+     .has = GGUF_TIED | GGUF_SQUARE | GGUF_GROUPS,
+     .names = &gguf_names_gpt,
+     .words = &GPT_WORDS,
+     .eps = "layer_norm_epsilon",
+     .fixed = GPT_TANH ", \"multi_query\": false" PLAIN_SCALE "}",
+     .idle = GPT_IDLE},
+    {.prefix = "gpt2",
+     .model_type = "gpt2",
+     .class_name = "GPT2LMHeadModel",
+     .when = GGUF_NEVER,
+     .has = GGUF_TIED | GGUF_SQUARE | GGUF_CONV1D,
+     .names = &gguf_names_gpt,
+     .words = &GPT_WORDS,
+     .eps = "layer_norm_epsilon",
+     .fixed = GPT_TANH ", \"scale_attn_by_inverse_layer_idx\": false" PLAIN_SCALE "}",
+     .idle = GPT_IDLE},
+    {.prefix = "gptneox",
+     .model_type = "gpt_neox",
+     .class_name = "GPTNeoXForCausalLM",
+     .has = GGUF_PARTIAL | GGUF_SQUARE | GGUF_GROUPS,
+     .names = &gguf_names_neox,
+     .words = &NEOX_WORDS,
+     .settings = NEOX_SETTINGS,
+     .eps = "layer_norm_eps",
+     .fixed = "{\"hidden_act\": [\"gelu\", \"gelu_new\", \"gelu_fast\", \"gelu_pytorch_tanh\"], "
+              "\"attention_bias\": true" TIED("false") "}",
+     .idle = NEOX_IDLE,
+     .partial = 0.25},
+    {.prefix = "falcon",
+     .model_type = "falcon",
+     .class_name = "FalconForCausalLM",
+     .when = GGUF_ONE_KEY,
+     .has = GGUF_TIED | GGUF_SQUARE | GGUF_ONE_KV,
+     .names = &gguf_names_falcon,
+     .words = &FALCON_WORDS,
+     .settings = FALCON_SETTINGS,
+     .eps = "layer_norm_epsilon",
+     .fixed = FALCON_PLAIN ", \"new_decoder_architecture\": false, \"multi_query\": true, "
+                           "\"parallel_attn\": true}"},
+    {.prefix = "falcon",
+     .model_type = "falcon",
+     .class_name = "FalconForCausalLM",
+     .when = GGUF_NORM_2,
+     .has = GGUF_TIED | GGUF_SQUARE | GGUF_GROUPS,
+     .names = &gguf_names_falcon_2,
+     .words = &FALCON_WORDS,
+     .settings = FALCON_SETTINGS,
+     .eps = "layer_norm_epsilon",
+     .fixed = FALCON_PLAIN ", \"new_decoder_architecture\": true, "
+                           "\"num_ln_in_parallel_attn\": 2}"},
+    {.prefix = "falcon",
+     .model_type = "falcon",
+     .class_name = "FalconForCausalLM",
+     .has = GGUF_TIED | GGUF_SQUARE | GGUF_GROUPS,
+     .names = &gguf_names_falcon,
+     .words = &FALCON_WORDS,
+     .settings = FALCON_SETTINGS,
+     .eps = "layer_norm_epsilon",
+     .fixed = FALCON_PLAIN ", \"new_decoder_architecture\": true, "
+                           "\"num_ln_in_parallel_attn\": 1}"},
 };
 
 const gguf_arch *gguf_arch_at(size_t i)

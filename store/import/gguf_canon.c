@@ -15,6 +15,10 @@ static fm_status holds(bool *out, const gguf_arch *arch, const gguf_parts *p)
     uint64_t window = 0;
     bool found = false;
 
+    uint64_t kv = 0;
+
+    if (arch->when == GGUF_ONE_KEY)
+        FM_TRY(fm_gguf_u64(p->g[0], gguf_key(arch, "attention.head_count_kv", key), &kv, &found));
     if (arch->when == GGUF_SLIDES)
         FM_TRY(
             fm_gguf_u64(p->g[0], gguf_key(arch, "attention.sliding_window", key), &window, &found));
@@ -24,6 +28,12 @@ static fm_status holds(bool *out, const gguf_arch *arch, const gguf_parts *p)
         break;
     case GGUF_SLIDES:
         *out = window > 0;
+        break;
+    case GGUF_NORM_2:
+        *out = gguf_find(p, "blk.0.attn_norm_2.weight", NULL) != NULL;
+        break;
+    case GGUF_ONE_KEY:
+        *out = kv == 1;
         break;
     case GGUF_SCALES:
         *out = fm_gguf_get(p->g[0], gguf_key(arch, "attention.temperature_scale", key)) != NULL;
@@ -182,21 +192,30 @@ static fm_status unknown_name(const fm_gguf *g, const gguf_dims *d, const char *
                    fm_gguf_what(g), name, d->arch->prefix);
 }
 
-static fm_status rotary_heads(uint32_t *heads, const gguf_dims *d, const fm_gguf *g,
-                              const fm_gguf_tensor *t, const char *hf)
+/* The rows that move: those of Q and K by heads, those of a fused product by groups of heads. */
+static fm_status row_order(src_order *out, const gguf_dims *d, const fm_gguf *g,
+                           const fm_gguf_tensor *t, const char *hf)
 {
-    bool q = strcmp(hf, "self_attn.q_proj") == 0, k = strcmp(hf, "self_attn.k_proj") == 0;
+    const bool q = strcmp(hf, "self_attn.q_proj") == 0, k = strcmp(hf, "self_attn.k_proj") == 0;
+    const bool fused = strstr(t->name, ".attn_qkv.") != NULL;
+    uint64_t rows = 0;
 
-    if (!(d->arch->has & GGUF_PERMUTES) || (!q && !k))
+    if ((d->arch->has & GGUF_PERMUTES) && (q || k)) {
+        out->heads = (uint32_t)(q ? d->heads : d->kv_heads);
+        rows = out->heads * d->head_dim;
+    } else if ((d->arch->has & GGUF_GROUPS) && fused && d->kv_heads > 1) {
+        *out = (src_order){(uint32_t)d->kv_heads, (uint32_t)(d->heads / d->kv_heads)};
+        rows = (d->heads + 2 * d->kv_heads) * d->head_dim;
+    } else {
         return FM_OK;
-    *heads = (uint32_t)(q ? d->heads : d->kv_heads);
-    if (t->shape.rank == 0 || t->shape.dim[0] != *heads * d->head_dim ||
+    }
+    if (t->shape.rank == 0 || t->shape.dim[0] != rows ||
         (t->shape.rank == 1 && fm_dtype_get(t->dtype)->is_block))
         return fm_fail(FM_ECORRUPT,
-                       "%s: tensor '%s' has %" PRIu64 " rows, %" PRIu32 " heads of %" PRIu64
-                       " need %" PRIu64,
-                       fm_gguf_what(g), t->name, t->shape.rank > 0 ? t->shape.dim[0] : 0, *heads,
-                       d->head_dim, *heads * d->head_dim);
+                       "%s: tensor '%s' has %" PRIu64 " rows, %" PRIu64 " heads (%" PRIu64
+                       " of keys) of %" PRIu64 " need %" PRIu64,
+                       fm_gguf_what(g), t->name, t->shape.rank > 0 ? t->shape.dim[0] : 0, d->heads,
+                       d->kv_heads, d->head_dim, rows);
     return FM_OK;
 }
 
@@ -247,7 +266,7 @@ fm_status gguf_use_of(gguf_use *out, const gguf_dims *d, const fm_gguf *g, const
     if (out->minus_1 && t->dtype != FM_F32)
         return fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s': a norm of type %s is not translated",
                        fm_gguf_what(g), t->name, fm_dtype_get(t->dtype)->name);
-    return rotary_heads(&out->heads, d, g, t, hf);
+    return row_order(&out->order, d, g, t, hf);
 }
 
 fm_status gguf_hf_name(fm_buf *out, const gguf_dims *d, const fm_gguf_tensor *t, uint32_t expert)

@@ -27,6 +27,7 @@ typedef struct gguf_names {
 /* Hugging Face's names of sizes; NULL: the family has no such setting. */
 typedef struct gguf_words {
     const char *hidden, *inter, *layers, *heads, *kv_heads, *head_dim, *positions;
+    const char *theta, *partial; /* theta NULL: positions are learned */
 } gguf_words;
 
 /* Bits of gguf_arch.has. */
@@ -49,13 +50,17 @@ typedef struct gguf_words {
 #define GGUF_YARN 65536u       /* llama.cpp reads all of YaRN's numbers */
 #define GGUF_ALL_KV 131072u    /* as many heads of keys as of queries */
 #define GGUF_SAYS_NONE 262144u /* rope.scaling.type says that there is none */
+#define GGUF_GROUPS 524288u    /* HF's fused product is in groups of heads, GGUF's is not */
+#define GGUF_CONV1D 1048576u   /* HF's matrices of layers are [in, out] */
 
 /* What a file must have for a row to be its architecture. */
 typedef enum gguf_when {
     GGUF_ANY,
-    GGUF_SLIDES, /* attention.sliding_window above 0 */
-    GGUF_SCALES, /* attention.temperature_scale */
-    GGUF_NEVER,  /* it is written and comes back as another row */
+    GGUF_SLIDES,  /* attention.sliding_window above 0 */
+    GGUF_SCALES,  /* attention.temperature_scale */
+    GGUF_NORM_2,  /* a second norm before a layer's branches */
+    GGUF_ONE_KEY, /* one head of keys, and one norm */
+    GGUF_NEVER,   /* it is written and comes back as another row */
 } gguf_when;
 
 /* An architecture that has words of Hugging Face's (gguf_arch.c). */
@@ -98,7 +103,8 @@ extern const gguf_setting gguf_yarn[];
 
 extern const gguf_names gguf_names_llama, gguf_names_after, gguf_names_sandwich, gguf_names_phi3,
     gguf_names_glm, gguf_names_glm4, gguf_names_hunyuan, gguf_names_phi, gguf_names_mixtral,
-    gguf_names_qwen_moe, gguf_names_starcoder2;
+    gguf_names_qwen_moe, gguf_names_starcoder2, gguf_names_gpt, gguf_names_neox, gguf_names_falcon,
+    gguf_names_falcon_2;
 /* The words of a name of GGUF, which are without prefix, number and last dot: of a layer or of the
  * whole; "%u" in them is the expert's number. NULL: not known. */
 const char *gguf_words_of_stem(const gguf_arch *arch, bool in_layer, const char *stem, size_t len);
@@ -145,7 +151,7 @@ typedef struct gguf_dims {
 fm_status gguf_read_dims(gguf_dims *out, const gguf_parts *p);
 /* How a tensor becomes Hugging Face's. */
 typedef struct gguf_use {
-    uint32_t heads;   /* rows are permuted by this many heads; 0: not */
+    src_order order;  /* of its rows */
     uint32_t experts; /* it is so many tensors, one after another; 0: it is one */
     bool minus_1;     /* its floats are one too high */
     bool no_weight;   /* it follows from the config (rope_freqs) */

@@ -265,8 +265,8 @@ static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
     if (a->has & GGUF_GEMMA)
         FM_TRY(gguf_set_int(o, "query_pre_attn_scalar",
                             gguf_gemma_scalar(a, d->layers, d->hidden / d->heads, d->head_dim)));
-    if (d->rotary != d->head_dim || (a->has & GGUF_PARTIAL))
-        FM_TRY(fm_json_set(o, "partial_rotary_factor",
+    if (a->has & GGUF_PARTIAL)
+        FM_TRY(fm_json_set(o, gguf_words_of(a)->partial,
                            fm_json_new_real((double)d->rotary / (double)d->head_dim)));
     FM_TRY(fm_json_set(o, "tie_word_embeddings", fm_json_new_bool(d->tied)));
     return fm_json_set(o, "dtype", fm_json_new_str("float32"));
@@ -301,8 +301,12 @@ static fm_status set_rope(fm_json *o, const gguf_dims *d, const fm_gguf *g, doub
     fm_json *scaling;
     fm_status rc;
 
+    const char *name = gguf_words_of(d->arch)->theta;
+
+    if (!name)
+        return FM_OK;
     if (!(d->arch->has & GGUF_BY_TYPE)) {
-        FM_TRY(fm_json_set(o, "rope_theta", fm_json_new_real(theta)));
+        FM_TRY(fm_json_set(o, name, fm_json_new_real(theta)));
         return gguf_rope_scaling(o, d, g, theta);
     }
     scaling = fm_json_new_object();

@@ -138,13 +138,13 @@ static fm_status note(lora *l, const char *module, uint64_t rank)
 }
 
 static fm_status add_named(lora *l, const fm_gguf_tensor *t, const pair *p, const char *module,
-                           uint32_t heads)
+                           src_order order)
 {
     char *name = fm_asprintf("base_model.model.%s.lora_%c.weight", module, p->is_a ? 'A' : 'B');
     fm_status rc = name ? note(l, module, p->b->shape.dim[1]) : FM_ENOMEM;
 
     FM_THEN(rc, src_add_tensor(l->src, l->f, ROOT "/tensors", name, t->dtype, &t->shape,
-                               fm_gguf_bytes(l->g, t), p->is_a ? 0 : heads));
+                               fm_gguf_bytes(l->g, t), p->is_a ? (src_order){0, 0} : order));
     fm_free(name);
     return rc;
 }
@@ -171,7 +171,7 @@ static fm_status add_factor(lora *l, const fm_gguf_tensor *t)
         rc = bad(l, FM_EUNSUPPORTED, t->name, "is on no weight");
     char *module = rc == FM_OK ? fm_strndup(text, name.len - 7) : NULL;
     if (rc == FM_OK)
-        rc = module ? add_named(l, t, &p, module, use.heads) : FM_ENOMEM;
+        rc = module ? add_named(l, t, &p, module, use.order) : FM_ENOMEM;
     fm_free(module);
     fm_buf_release(&name);
     return rc;

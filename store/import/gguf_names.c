@@ -80,6 +80,35 @@ static pair STARCODER2[] = {
     {NULL, NULL},
 };
 
+static pair GPT[] = {
+    {"attn_norm", "ln_1"}, {"attn_qkv", "attn.c_attn"}, {"attn_output", "attn.c_proj"},
+    {"ffn_norm", "ln_2"},  {"ffn_up", "mlp.c_fc"},      {"ffn_down", "mlp.c_proj"},
+    {NULL, NULL},
+};
+static pair NEOX[] = {
+    {"attn_qkv", "attention.query_key_value"},
+    {"attn_output", "attention.dense"},
+    {"ffn_up", "mlp.dense_h_to_4h"},
+    {"ffn_down", "mlp.dense_4h_to_h"},
+    {NULL, NULL},
+};
+static pair FALCON[] = {
+    {"attn_qkv", "self_attention.query_key_value"},
+    {"attn_output", "self_attention.dense"},
+    {"ffn_up", "mlp.dense_h_to_4h"},
+    {"ffn_down", "mlp.dense_4h_to_h"},
+    {NULL, NULL},
+};
+static pair FALCON_2[] = {
+    {"attn_norm", "ln_mlp"},
+    {"attn_norm_2", "ln_attn"},
+    {"attn_qkv", "self_attention.query_key_value"},
+    {"attn_output", "self_attention.dense"},
+    {"ffn_up", "mlp.dense_h_to_4h"},
+    {"ffn_down", "mlp.dense_4h_to_h"},
+    {NULL, NULL},
+};
+
 /* ---- of the whole ---- */
 
 static pair LLAMA_TOP[] = {
@@ -96,6 +125,28 @@ static pair PHI_TOP[] = {
     {NULL, NULL},
 };
 
+static pair GPT_TOP[] = {
+    {"token_embd", "wte"},
+    {"position_embd", "wpe"},
+    {"output_norm", "ln_f"},
+    {"output", "/lm_head"},
+    {NULL, NULL},
+};
+static pair NEOX_TOP[] = {
+    {"token_embd", "embed_in"},
+    {"output_norm", "final_layer_norm"},
+    {"output", "/embed_out"},
+    {NULL, NULL},
+};
+static pair FALCON_TOP[] = {
+    {"token_embd", "word_embeddings"},
+    {"output_norm", "ln_f"},
+    {"output", "/lm_head"},
+    {NULL, NULL},
+};
+
+static const char *const TRANSFORMER[] = {"transformer.", "", NULL};
+static const char *const GPT_NEOX[] = {"gpt_neox.", "", NULL};
 /* Beside pictures the text has a prefix of its own, in a base model none. */
 static const char *const MODEL[] = {"model.", "language_model.model.", "model.language_model.", "",
                                     NULL};
@@ -115,6 +166,10 @@ const gguf_names gguf_names_phi = {MODEL, "layers.", PHI_TOP, PHI};
 const gguf_names gguf_names_mixtral = LLAMA_LIKE(MIXTRAL);
 const gguf_names gguf_names_qwen_moe = LLAMA_LIKE(QWEN_MOE);
 const gguf_names gguf_names_starcoder2 = LLAMA_LIKE(STARCODER2);
+const gguf_names gguf_names_gpt = {TRANSFORMER, "h.", GPT_TOP, GPT};
+const gguf_names gguf_names_neox = {GPT_NEOX, "layers.", NEOX_TOP, NEOX};
+const gguf_names gguf_names_falcon = {TRANSFORMER, "h.", FALCON_TOP, FALCON};
+const gguf_names gguf_names_falcon_2 = {TRANSFORMER, "h.", FALCON_TOP, FALCON_2};
 
 /* ---- GGUF's to Hugging Face's ---- */
 

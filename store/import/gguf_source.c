@@ -106,7 +106,8 @@ static fm_status open_parts(opened *o, fm_source *src)
 /* Under the tensor's own name. */
 static fm_status keep_tensor(fm_source *src, src_file *f, const fm_gguf *g, const fm_gguf_tensor *t)
 {
-    return src_add_tensor(src, f, "tensors", t->name, t->dtype, &t->shape, fm_gguf_bytes(g, t), 0);
+    return src_add_tensor(src, f, "tensors", t->name, t->dtype, &t->shape, fm_gguf_bytes(g, t),
+                          (src_order){0, 0});
 }
 
 /* One of the floats is subtracted from each, as Hugging Face has them; the file's own are kept as
@@ -155,7 +156,7 @@ static fm_status add_named(fm_source *src, src_file *f, const gguf_dims *d, cons
             rc = add_minus_1(src, f, fm_buf_cstr(&name), part, &shape);
         else if (rc == FM_OK)
             rc = src_add_tensor(src, f, "tensors", fm_buf_cstr(&name), t->dtype, &shape, part,
-                                use->heads);
+                                use->order);
     }
     fm_buf_release(&name);
     return rc;

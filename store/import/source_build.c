@@ -94,30 +94,30 @@ fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t)
 
 fm_status src_add_entry_part(fm_source *src, src_file *f, const char *path, uint64_t bytes)
 {
-    src_part part = {below_root(src, path), true, false, 0, bytes, 0};
+    src_part part = {below_root(src, path), true, false, 0, bytes, {0, 0}};
 
     return add_part(f, &part);
 }
 
 fm_status src_add_blob(fm_source *src, src_file *f, const char *path, fm_span bytes)
 {
-    src_part part = {src_strdup(src, path), false, true, 0, bytes.len, 0};
+    src_part part = {src_strdup(src, path), false, true, 0, bytes.len, {0, 0}};
     FM_TRY(part.path ? src_put_bytes(src, path, bytes) : FM_ENOMEM);
 
     return add_part(f, &part);
 }
 
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
-                         fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads)
+                         fm_dtype dtype, const fm_shape *shape, fm_span bytes, src_order order)
 {
     src_piece *piece = src_new_piece(src, bytes);
     src_tensor t = {NULL, name, dtype, *shape, piece, {{0}}};
-    src_part part = {NULL, true, false, 0, bytes.len, heads};
+    src_part part = {NULL, true, false, 0, bytes.len, order};
 
     if (!piece)
         return FM_ENOMEM;
     piece->rows = shape->rank > 0 ? shape->dim[0] : 1;
-    piece->heads = heads;
+    piece->order = order;
     FM_TRY(src_queue_tensor(src, prefix, &t));
     part.path = below_root(src, t.path);
     return add_part(f, &part);
@@ -125,7 +125,7 @@ fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const 
 
 fm_status src_add_literal(fm_source *src, src_file *f, fm_span bytes)
 {
-    src_part part = {NULL, false, false, f->literal.len, bytes.len, 0};
+    src_part part = {NULL, false, false, f->literal.len, bytes.len, {0, 0}};
     src_part *last = f->part_count > 0 ? &f->part[f->part_count - 1] : NULL;
     fm_buf path;
 
@@ -230,7 +230,7 @@ const char *src_extra_path(fm_source *src, const char *name)
 
 fm_status src_whole_file(fm_source *src, src_file *f, const char *path, bool is_entry)
 {
-    src_part part = {NULL, is_entry, true, 0, f->map.len, 0};
+    src_part part = {NULL, is_entry, true, 0, f->map.len, {0, 0}};
     FM_TRY(src_put_bytes(src, path, fm_span_of(f->map.data, f->map.len)));
     part.path = src_strdup(src, is_entry ? below_root(src, path) : path);
     return part.path ? add_part(f, &part) : FM_ENOMEM;
@@ -244,8 +244,8 @@ fm_status src_add_safetensors(fm_source *src, const char *dir, const char *name,
     FM_TRY(src_add_literal(src, f, fm_span_of(f->map.data, (size_t)fm_st_body(f->st))));
     for (size_t i = 0; i < fm_st_count(f->st); i++) {
         const fm_st_tensor *t = fm_st_at(f->st, i);
-        FM_TRY(
-            src_add_tensor(src, f, prefix, t->name, t->dtype, &t->shape, fm_st_bytes(f->st, t), 0));
+        FM_TRY(src_add_tensor(src, f, prefix, t->name, t->dtype, &t->shape, fm_st_bytes(f->st, t),
+                              (src_order){0, 0}));
     }
     return FM_OK;
 }
@@ -285,8 +285,11 @@ static fm_json *part_json(const src_part *part)
         rc = fm_json_set(o, "at", fm_json_new_int((int64_t)part->at));
         FM_THEN(rc, fm_json_set(o, "bytes", fm_json_new_int((int64_t)part->bytes)));
     }
-    if (rc == FM_OK && part->heads > 0)
-        rc = fm_json_set(o, "rotary_heads", fm_json_new_int(part->heads));
+    if (rc == FM_OK && part->order.heads > 0)
+        rc = fm_json_set(o, part->order.queries > 0 ? "fused_groups" : "rotary_heads",
+                         fm_json_new_int(part->order.heads));
+    if (rc == FM_OK && part->order.queries > 0)
+        rc = fm_json_set(o, "fused_queries", fm_json_new_int(part->order.queries));
     if (rc == FM_OK)
         return o;
     fm_json_free(o);

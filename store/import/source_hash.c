@@ -23,7 +23,7 @@ static uint64_t leaf_count(uint64_t bytes)
 
 static bool is_moved(const src_piece *p)
 {
-    return p->heads > 0 || p->view;
+    return p->order.heads > 0 || p->view;
 }
 
 static void let_go(const walk *w, const uint8_t *data, uint64_t bytes)
@@ -48,10 +48,10 @@ static fm_status hash_leaves(walk *w, src_tensor *t, fm_hasher *whole)
         const fm_span leaf = fm_span_of(is_moved(p) ? w->scratch : p->data + at, n);
         rc = whole ? fm_hasher_along(whole, fm_span_of(p->data + at, n), &p->leaf[i], leaf)
                    : fm_sha256(&p->leaf[i], leaf.data, leaf.len);
-        if (whole && p->heads == 0) /* else its rows are still needed */
+        if (whole && p->order.heads == 0) /* else its rows are still needed */
             let_go(w, p->data + at, n);
     }
-    if (whole && p->heads > 0)
+    if (whole && p->order.heads > 0)
         let_go(w, p->data, p->bytes);
     return rc == FM_OK ? fm_tensor_id_from_leaves(&t->id, t->dtype, &t->shape, p->bytes, p->leaf)
                        : rc;

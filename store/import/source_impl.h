@@ -20,12 +20,20 @@
  * that applying an adapter to a parent, which moves the entries, need not rewrite source.json. */
 #define FM_SOURCE_ROOT "source/root"
 
-/* The place of an object's bytes. heads > 0: `rows` rows in GGUF's interleaved rotary order. */
+/* How GGUF orders a tensor's rows otherwise than Hugging Face. queries 0: within each head those
+ * that turn together are neighbours. Else it is a fused product: Hugging Face has `heads` groups of
+ * so many queries, a key and a value, GGUF all queries, then all keys, then all values. */
+typedef struct src_order {
+    uint32_t heads; /* 0: the rows are as they are */
+    uint32_t queries;
+} src_order;
+
+/* The place of an object's bytes; they are `rows` rows, which may be in GGUF's order. */
 typedef struct src_piece {
     const uint8_t *data;
     uint64_t bytes;
     uint64_t rows;
-    uint32_t heads;
+    src_order order;
     const fm_torch_tensor *view; /* not NULL: has strides, and data is the whole file */
     const fm_file_map *map;      /* NULL: not in a file */
     fm_digest *leaf;             /* digests of leaves in Hugging Face's order; in the arena */
@@ -37,7 +45,7 @@ typedef struct src_part {
     bool is_entry;
     bool whole; /* all of the literal, not `bytes` from `at` */
     uint64_t at, bytes;
-    uint32_t heads;
+    src_order order;
 } src_part;
 
 typedef struct src_file {
@@ -85,7 +93,7 @@ struct fm_source {
 fm_status src_add_file(src_file **out, fm_source *src, const char *dir, const char *name);
 /* Queues a tensor, and adds the part of f that it is. prefix as for fm_tensor_path. */
 fm_status src_add_tensor(fm_source *src, src_file *f, const char *prefix, const char *name,
-                         fm_dtype dtype, const fm_shape *shape, fm_span bytes, uint32_t heads);
+                         fm_dtype dtype, const fm_shape *shape, fm_span bytes, src_order order);
 /* The same in two steps, for files whose tensors share bytes: queue t (name, dtype, shape and piece
  * given; path is set), and add parts of f: the entry at a path, or bytes put there as a blob. */
 fm_status src_queue_tensor(fm_source *src, const char *prefix, src_tensor *t);
@@ -137,8 +145,10 @@ src_piece *src_new_piece(fm_source *src, fm_span bytes);
 
 /* Bytes [offset, offset + bytes) of the piece in Hugging Face's order, not verified. */
 void src_piece_copy(uint8_t *dst, const src_piece *p, uint64_t offset, uint64_t bytes);
-/* Puts rows from Hugging Face's order into GGUF's. rows is a multiple of 2 heads. */
+/* Whether so many rows can be in that order. */
+bool src_order_fits(src_order order, uint64_t rows);
+/* Puts rows, which fit, from Hugging Face's order into GGUF's. */
 void src_rows_to_gguf(uint8_t *dst, const uint8_t *from, uint64_t rows, uint64_t row_bytes,
-                      uint32_t heads);
+                      src_order order);
 
 #endif

@@ -261,10 +261,30 @@ static uint8_t *interleaved(const uint8_t *rows, uint64_t count, uint64_t row, u
     return out;
 }
 
-/* Heads of more and of less than a part, between two literals. */
-TEST(rows_in_rotary_order_are_read_in_ranges)
+/* Rows of a fused product in GGUF's order: all queries, then all keys, then all values, where each
+ * group had its own of all three. */
+static uint8_t *ungrouped(const uint8_t *rows, uint64_t count, uint64_t row, uint64_t groups,
+                          uint64_t queries)
 {
-    static const unsigned heads[] = {1, 4, 47, 752};
+    uint8_t *out = fm_malloc((size_t)(count * row)), *to = out;
+    const uint64_t dim = count / (groups * (queries + 2)), group = (queries + 2) * dim * row;
+    const struct {
+        uint64_t from, blocks;
+    } part[] = {{0, queries}, {queries, 1}, {queries + 1, 1}};
+    assert_non_null(out);
+    for (size_t k = 0; k < FM_ARRAY_LEN(part); k++)
+        for (uint64_t g = 0; g < groups; g++, to += part[k].blocks * dim * row)
+            memcpy(to, rows + g * group + part[k].from * dim * row,
+                   (size_t)(part[k].blocks * dim * row));
+    return out;
+}
+
+/* Heads of more and of less than a part, and fused products, between two literals. */
+TEST(rows_in_ggufs_orders_are_read_in_ranges)
+{
+    static const struct {
+        unsigned heads, queries;
+    } order[] = {{1, 0}, {4, 0}, {47, 0}, {752, 0}, {1, 6}, {4, 2}, {47, 2}, {94, 14}};
     enum { ROWS = 1504, ROW = 1003 * 4, BYTES = ROWS * ROW };
     char hex[FM_HEX_CHARS + 1];
     const fm_view_opts opts = {.format = FM_EXPORT_SOURCE};
@@ -277,8 +297,12 @@ TEST(rows_in_rotary_order_are_read_in_ranges)
     assert_true(stored && want && e->bytes == BYTES);
     tk_ok(w.p.read(w.p.ctx, e, stored));
     tk_ok(fm_tree_copy(&t, w.tree));
-    for (size_t i = 0; i < FM_ARRAY_LEN(heads); i++) {
-        uint8_t *rows = interleaved(stored, ROWS, ROW, heads[i]);
+    for (size_t i = 0; i < FM_ARRAY_LEN(order); i++) {
+        const unsigned heads = order[i].heads, queries = order[i].queries;
+        uint8_t *rows = queries ? ungrouped(stored, ROWS, ROW, heads, queries)
+                                : interleaved(stored, ROWS, ROW, heads);
+        char *fused = fm_asprintf("\"fused_groups\":%u,\"fused_queries\":%u", heads, queries);
+        char *rotary = fm_asprintf("\"rotary_heads\":%u", heads);
         fm_digest d;
         fm_view *v = NULL;
         memcpy(want, card->data, card->bytes);
@@ -286,12 +310,12 @@ TEST(rows_in_rotary_order_are_read_in_ranges)
         memcpy(want + card->bytes + BYTES, card->data, card->bytes);
         tk_ok(fm_sha256(&d, want, BYTES + 2 * card->bytes));
         fm_digest_hex(&d, hex);
-        char *text =
-            fm_asprintf("{\"format\":1,\"files\":[{\"name\":\"a/"
-                        "b\",\"bytes\":%llu,\"sha256\":\"%s\",\"pieces\":"
-                        "[{\"literal\":\"README.md\"},{\"entry\":\"%s\",\"rotary_heads\":%u},"
-                        "{\"literal\":\"README.md\"}]}]}",
-                        (unsigned long long)(BYTES + 2 * card->bytes), hex, e->path, heads[i]);
+        char *text = fm_asprintf("{\"format\":1,\"files\":[{\"name\":\"a/"
+                                 "b\",\"bytes\":%llu,\"sha256\":\"%s\",\"pieces\":"
+                                 "[{\"literal\":\"README.md\"},{\"entry\":\"%s\",%s},"
+                                 "{\"literal\":\"README.md\"}]}]}",
+                                 (unsigned long long)(BYTES + 2 * card->bytes), hex, e->path,
+                                 queries ? fused : rotary);
         tk_ok(fm_tree_put_file(t, FM_SOURCE_JSON, fm_span_str(text)));
         tk_ok(fm_view_open(&v, t, &w.p, &opts));
         assert_int_equal(fm_view_count(v), 1);
@@ -309,12 +333,36 @@ TEST(rows_in_rotary_order_are_read_in_ranges)
         fm_free(out);
         fm_free(file);
         fm_free(text);
+        fm_free(rotary);
+        fm_free(fused);
         fm_free(rows);
     }
     fm_tree_free(t);
     vk_close(&w);
     fm_free(stored);
     fm_free(want);
+}
+
+/* GPT-2's matrices are [in, out]; a GGUF has them the other way, whatever part of it is read. */
+TEST(matrices_that_are_turned_are_read_in_ranges)
+{
+    static const fm_dtype dtypes[] = {FM_DTYPE_NONE, FM_F32, FM_F16};
+    char *dir = fm_asprintf("%s/tests/model/golden/gguf/gpt2", FM_SOURCE_DIR);
+    fm_source *src = NULL;
+    tk_ok(fm_source_open(&src, dir));
+    const fm_provider p = fm_source_provider(src);
+    for (size_t i = 0; i < FM_ARRAY_LEN(dtypes); i++) {
+        const fm_view_opts opts = {.format = FM_EXPORT_GGUF, .dtype = dtypes[i]};
+        fm_view *v = NULL;
+        tk_ok(fm_view_open(&v, fm_source_tree(src), &p, &opts));
+        const uint64_t bytes = fm_view_at(v, 0)->bytes;
+        uint8_t *whole = vk_range_of(v, 0, 0, bytes);
+        vk_check_ranges(v, 0, whole, 60, 100);
+        fm_free(whole);
+        fm_view_close(v);
+    }
+    fm_source_close(src);
+    fm_free(dir);
 }
 
 /* ---- how much is read ---- */
@@ -543,6 +591,12 @@ TEST(a_hostile_source_json_opens_no_view)
         {HOSTILE("x", "32",
                  "{\"entry\":\"tensors/model/norm.weight\",\"rotary_heads\":4294967296}"),
          "rotary_heads", FM_ECORRUPT},
+        {HOSTILE("x", "32",
+                 "{\"entry\":\"tensors/model/norm.weight\",\"fused_groups\":3,"
+                 "\"fused_queries\":1}"),
+         "fused_groups", FM_ECORRUPT},
+        {HOSTILE("x", "32", "{\"entry\":\"tensors/model/norm.weight\",\"fused_groups\":2}"),
+         "fused_queries", FM_ECORRUPT},
         {HOSTILE("x", "4", "{\"literal\":\"no such\"}"), "no file", FM_ENOTFOUND},
         {HOSTILE("x", "4", "{\"entry\":\"tensors/no\"}"), "no longer", FM_EUNSUPPORTED},
         {"{\"format\":1,\"files\":[{\"name\":\"x\",\"bytes\":0,\"sha256\":\"0\",\"pieces\":[]}]}",
@@ -619,7 +673,8 @@ int main(void)
         cmocka_unit_test(views_and_exports_are_what_exports_were),
         cmocka_unit_test(shards_and_their_index_are_in_the_view),
         cmocka_unit_test(of_two_files_with_one_name_the_later_stays),
-        cmocka_unit_test(rows_in_rotary_order_are_read_in_ranges),
+        cmocka_unit_test(rows_in_ggufs_orders_are_read_in_ranges),
+        cmocka_unit_test(matrices_that_are_turned_are_read_in_ranges),
         cmocka_unit_test(a_small_range_reads_little),
         cmocka_unit_test(two_threads_read_one_view),
         cmocka_unit_test(what_lies_outside_a_file_is_refused_and_a_failure_ends_it),

@@ -3,13 +3,14 @@
 
 usage: make_gguf.py OUT_DIR LLAMA_CPP      made with torch 2.15, transformers 5.23, the llama.cpp of llama-cpp-python 0.3.36
 OUT/<name>.gguf (matrices bfloat16, norms F32) and OUT/logprobs.jsonl: {"name", "config", "ids", "logprobs"}, float32, eager attention;
-config is the folder's config.json.
+config is the folder's config.json. OUT/gpt2: its folder (matrices bfloat16).
 """
 import json, logging, os, pathlib, shutil, sys, tempfile
 out, llama = sys.argv[1:3]
 sys.path[:0] = [llama, os.path.join(llama, "gguf-py")]
 logging.basicConfig(level=logging.ERROR)
 import gguf, torch
+from safetensors.torch import load_file, save_file
 import transformers as tf
 import conversion
 
@@ -18,6 +19,8 @@ V, T = 48, 14
 base = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
             pad_token_id=0)
 dec = dict(base, intermediate_size=24, num_key_value_heads=1)
+gpt = dict(vocab_size=V, n_embd=16, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2)
+fal = dict(vocab_size=V, hidden_size=16, ffn_hidden_size=64, num_attention_heads=2, num_hidden_layers=2, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2)
 def rope(**kw): return dict(rope_theta=100.0, **kw)
 def rope10k(**kw): return dict(rope_type="default", rope_theta=10000.0, **kw) # the only base that these files have
 A = {
@@ -56,9 +59,16 @@ A = {
  "hunyuan-dense": tf.HunYuanDenseV1Config(**dec, head_dim=8),
  "nemotron": tf.NemotronConfig(**dec, mlp_bias=True, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
  "jais2": tf.Jais2Config(**dec, head_dim=12),
+ "gpt2": tf.GPT2Config(**gpt, n_inner=64),
+ "starcoder": tf.GPTBigCodeConfig(**gpt, n_inner=64),
+ "gptneox": tf.GPTNeoXConfig(**base, intermediate_size=24, rope_parameters=rope10k(partial_rotary_factor=0.5)),
+ "falcon": tf.FalconConfig(**fal, multi_query=True),
+ "falcon-groups": tf.FalconConfig(**dict(fal, num_attention_heads=4), new_decoder_architecture=True, num_kv_heads=2),
+ "falcon-one-norm": tf.FalconConfig(**fal, new_decoder_architecture=True, num_kv_heads=2, num_ln_in_parallel_attn=1, tie_word_embeddings=False),
 }
 # What the converter still looks for under the names of older configs.
-OLD = {"cohere2": {"rotary_pct": 1.0}}
+OLD = {"cohere2": {"rotary_pct": 1.0}, "gptneox": {"rotary_pct": 0.5}, "gpt2": {"n_ctx": 64}, "falcon": {"num_kv_heads": 1}}
+FOLDERS = {"gpt2"} # kept beside: a GGUF comes back as another architecture
 ids = torch.randint(3, V, (1, T), generator=torch.Generator().manual_seed(1))
 lines = []
 for name, cfg in A.items():
@@ -74,13 +84,17 @@ for name, cfg in A.items():
     m.save_pretrained(d)
     config = json.load(open(d / "config.json"))
     lines.append({"name": name, "config": config, "ids": ids[0].tolist(), "logprobs": [float(logp[i, ids[0, i + 1]]) for i in range(T - 1)]})
-    json.dump(config | OLD.get(name, {}), open(d / "config.json", "w"))
+    if name in FOLDERS:
+        os.makedirs(os.path.join(out, name), exist_ok=True)
+        w = {k: v.bfloat16() for k, v in load_file(d / "model.safetensors").items()}
+        save_file(w, os.path.join(out, name, "model.safetensors"), metadata={"format": "pt"})
+        shutil.copy(d / "config.json", os.path.join(out, name))
     json.dump({"model": {"vocab": {str(i): i for i in range(V)}}, "added_tokens": []}, open(d / "tokenizer.json", "w"))
-    hp = conversion.base.ModelBase.load_hparams(d, False)
+    hp = conversion.base.ModelBase.load_hparams(d, False) | OLD.get(name, {})
     cls = conversion.get_model_class(hp["architectures"][0])
     cls.set_vocab = lambda self: None  # a random model has no vocabulary
     with torch.inference_mode():
-        cls(d, gguf.LlamaFileType.MOSTLY_BF16, pathlib.Path(out) / (name + ".gguf"), eager=True, model_name="tiny").write()
+        cls(d, gguf.LlamaFileType.MOSTLY_BF16, pathlib.Path(out) / (name + ".gguf"), eager=True, hparams=hp, model_name="tiny").write()
     shutil.rmtree(d)
 with open(os.path.join(out, "logprobs.jsonl"), "w") as f:
     for l in lines: f.write(json.dumps(l) + "\n")
