@@ -95,6 +95,9 @@ typedef struct fm_view_opts {
      * llama-quantize makes of the export as F32, but that blocks which are stored in the type that
      * a tensor is to have are copied. dtype is NONE then. NULL: none. */
     const char *mix;
+    /* With a mix: an importance matrix, as llama-imatrix writes it, by which llama-quantize would
+     * weigh errors; the file has its name as it is here. NULL: none. */
+    const char *imatrix;
     /* PEFT: adapter_config.json's base_model_name_or_path and revision in the place of those that
      * are stored; NULL: these stay. */
     const char *base_name, *base_revision;

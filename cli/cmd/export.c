@@ -167,7 +167,7 @@ int cmd_export(cli *c, int argc, char **argv)
     static const fm_export_format formats[] = {FM_EXPORT_SOURCE,      FM_EXPORT_HF,
                                                FM_EXPORT_SAFETENSORS, FM_EXPORT_PEFT,
                                                FM_EXPORT_GGUF,        FM_EXPORT_GGUF_LORA};
-    const char *args[2], *format = NULL, *dtype_name = NULL;
+    const char *args[2], *format = NULL, *dtype_name = NULL, *imatrix = NULL;
     bool modelfile = false, verify = false;
     size_t n, f;
     const opt_spec table[] = {
@@ -179,6 +179,9 @@ int cmd_export(cli *c, int argc, char **argv)
          "f32, bf16, f16; for gguf also q8_0, q6_k, q5_k_m, q4_k_m, ...: the file that "
          "llama-quantize makes of the f32 one; default: as stored",
          &dtype_name},
+        {0, "imatrix", OPT_STR, "FILE",
+         "quantize by an importance matrix, which llama-imatrix writes; with such a --dtype",
+         &imatrix},
         {0, "modelfile", OPT_FLAG, NULL,
          "with gguf or gguf-lora: write an Ollama Modelfile beside it", &modelfile},
         {0, "verify", OPT_FLAG, NULL,
@@ -198,7 +201,7 @@ int cmd_export(cli *c, int argc, char **argv)
                                "--format wants hf, safetensors, peft, gguf, gguf-lora or source, "
                                "got '%s'",
                                format);
-    fm_view_opts opts = {.format = formats[f]};
+    fm_view_opts opts = {.format = formats[f], .imatrix = imatrix};
     char upper[8] = {0};
     if (dtype_name && !take_dtype(&opts, upper, dtype_name))
         return cli_usage_error(c,
@@ -207,6 +210,8 @@ int cmd_export(cli *c, int argc, char **argv)
                                "q4_k_s, q4_1, q4_0, q3_k_l, q3_k_m, q3_k_s, q2_k, q2_k_s, iq4_nl, "
                                "iq4_xs; got '%s'",
                                dtype_name);
+    if (imatrix && !opts.mix)
+        return cli_usage_error(c, "--imatrix goes with a --dtype of block types, as q4_k_m");
     const bool lora = formats[f] == FM_EXPORT_GGUF_LORA;
     if ((modelfile || verify) && !lora && formats[f] != FM_EXPORT_GGUF)
         return cli_usage_error(c, "%s wants --format gguf or gguf-lora",

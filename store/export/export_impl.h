@@ -10,6 +10,7 @@
 #include "store/import/source_impl.h"
 #include "store/base/os/io.h"
 #include "store/export_view.h"
+#include "store/formats/imatrix.h"
 #include "store/formats/safetensors.h"
 #include "store/scaled.h"
 #include "store/source.h"
@@ -36,6 +37,9 @@ typedef struct exp_weight {
     uint64_t skip;   /* elements in front that are left out */
     bool plus_1;     /* one is added to each element */
     bool turned;     /* a matrix, columns become rows */
+    /* A weight for each element of a row, to quantize by; of several matrices (three
+     * dimensions) each has its own row of them. Borrowed from the view; NULL: none. */
+    const float *importance;
 } exp_weight;
 
 typedef struct exp_plan {
@@ -77,6 +81,7 @@ struct fm_view {
     const fm_provider *p;
     fm_plain *plain;
     fm_adapted *adapted;
+    fm_imatrix *imatrix; /* or NULL */
     exp_plan plan;
     exp_file *file;
     size_t count, cap;
@@ -149,8 +154,9 @@ void exp_factors_free(exp_factors *f);
 uint64_t exp_unit(const exp_weight *w);
 uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n); /* of n elements, whole blocks */
 uint64_t exp_made_bytes(const exp_weight *w, uint64_t n);   /* likewise, as written */
-/* Rounds n elements, whole blocks, to a type. */
-fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t n);
+/* Rounds elements [first, first + n), whole blocks, to the type that they are written in. */
+fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t first,
+                     uint64_t n);
 /* Makes elements [first, first + n), whole units, as they are written, from their stored bytes.
  * wide has room for wide_elems floats, at least a unit. */
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,

@@ -22,7 +22,8 @@ typedef struct tensor {
 
 typedef struct writing {
     fm_view *v;
-    const ggw_mix *mix; /* or NULL */
+    const ggw_mix *mix;  /* or NULL */
+    const char *imatrix; /* the path, or NULL */
     ggw_model model;
     ggw_fields fields;
     fm_map *by_name; /* tensor by GGUF's name; indices + 1 */
@@ -402,6 +403,8 @@ static fm_status write_fields(writing *w)
     ggw_u32(f, "general.quantization_version", GGW_QUANT_VERSION);
     if (w->mix)
         ggw_u32(f, "general.file_type", ggw_mix_file_type(w->mix));
+    if (w->v->imatrix)
+        ggw_imatrix_fields(f, w->v->imatrix, w->imatrix);
     return fm_buf_ok(&f->bytes);
 }
 
@@ -454,12 +457,48 @@ static int by_mix_order(const void *a, const void *b)
     return ggw_mix_order(((const tensor *)a)->name, ((const tensor *)b)->name);
 }
 
-static fm_status set_mixed(tensor *t, fm_dtype dtype)
+/* A row of weights for each matrix of the tensor, or none. An embedding's rows of input are one-hot,
+ * so what stands under its name is another's if it does not fit. */
+static fm_status find_importance(const float **out, const writing *w, const tensor *t,
+                                 fm_dtype dtype)
 {
+    const fm_shape *s = &t->part[0]->base->shape;
+    const uint64_t row = s->dim[s->rank - 1];
+    const uint64_t matrices = t->parts * (s->rank > 2 ? s->dim[0] : 1);
+    uint64_t count = 0;
+
+    *out = NULL;
+    if (dtype == FM_F32)
+        return FM_OK;
+    if (w->v->imatrix)
+        *out = fm_imatrix_find(w->v->imatrix, t->name, &count);
+    if (*out && count != row * matrices) {
+        *out = NULL;
+        if (strcmp(t->name, "token_embd.weight") != 0)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "the importance matrix has %" PRIu64 " values for '%s', which wants "
+                           "%" PRIu64 "; it is another model's",
+                           count, t->name, row * matrices);
+    }
+    if (!*out && ggw_mix_wants_importance(w->mix, t->name, dtype))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tensor '%s': Q2_K_S wants an importance matrix with this weight (--imatrix "
+                       "FILE, which llama-imatrix writes); Q2_K does without",
+                       t->name);
+    return FM_OK;
+}
+
+static fm_status set_mixed(const writing *w, tensor *t, fm_dtype dtype)
+{
+    const float *by;
+
+    FM_TRY(find_importance(&by, w, t, dtype));
     t->bytes = 0;
     for (uint32_t k = 0; k < t->parts; k++) {
         exp_weight *one = t->part[k];
         one->dtype = dtype;
+        if (by && fm_dtype_get(dtype)->is_block)
+            one->importance = by + k * one->shape.dim[one->shape.rank - 1];
         FM_TRY(fm_tensor_bytes(&one->bytes, dtype, &one->shape, one->name));
         t->bytes += one->bytes;
     }
@@ -481,23 +520,24 @@ static fm_status mix_tensors(writing *w)
                                    .shape = t->table ? &vector : &t->part[0]->shape,
                                    .parts = FM_MAX(t->parts, 1u)};
     }
-    fm_status rc = ggw_mix_types(w->mix, &w->model, false, list, w->count);
+    fm_status rc = ggw_mix_types(w->mix, &w->model, w->v->imatrix != NULL, list, w->count);
     for (size_t i = 0; rc == FM_OK && i < w->count; i++)
         if (!w->t[i].table)
-            rc = set_mixed(&w->t[i], list[i].dtype);
+            rc = set_mixed(w, &w->t[i], list[i].dtype);
     fm_free(list);
     return rc;
 }
 
 fm_status exp_gguf(fm_view *v, const fm_view_opts *opts)
 {
-    writing w = {.v = v, .mix = ggw_mix_find(opts->mix)};
+    writing w = {.v = v, .mix = ggw_mix_find(opts->mix), .imatrix = opts->imatrix};
     const fm_dtype dtype = w.mix ? FM_F32 : opts->dtype;
     fm_json *model = NULL;
 
     v->single = true;
     fm_buf_init(&w.fields.bytes, 0);
-    fm_status rc = exp_model_json(&model, v->tree, v->p);
+    fm_status rc = opts->imatrix ? fm_imatrix_read(&v->imatrix, opts->imatrix) : FM_OK;
+    FM_THEN(rc, exp_model_json(&model, v->tree, v->p));
     FM_THEN(rc, ggw_read_model(&w.model, fm_json_get(model, "config")));
     FM_THEN(rc, exp_plan_make(&v->plan, v->tree, v->p, FM_DTYPE_NONE));
     FM_THEN(rc, fm_map_new(&w.by_name));

@@ -49,9 +49,13 @@ typedef struct ggw_mix_tensor {
     uint32_t parts;        /* experts that are one tensor, else 1 */
     fm_dtype dtype;        /* set */
 } ggw_mix_tensor;
-/* Sets the types; t is in ggw_mix_order. FM_EUNSUPPORTED: it wants an importance matrix. */
+/* Sets the types; t is in ggw_mix_order. weighted: there is an importance matrix. */
 fm_status ggw_mix_types(const ggw_mix *mix, const ggw_model *m, bool weighted, ggw_mix_tensor *t,
                         size_t count);
+/* True where llama-quantize refuses to write the tensor without an importance matrix. */
+bool ggw_mix_wants_importance(const ggw_mix *mix, const char *name, fm_dtype dtype);
+/* The fields by which llama-quantize tells of an importance matrix; path: as it was given. */
+void ggw_imatrix_fields(ggw_fields *f, const fm_imatrix *m, const char *path);
 /* The order of tensors in llama-quantize's files: by layer, then by name. */
 int ggw_mix_order(const char *a, const char *b);
 /* The dimensions that ggml counts: outer ones of length one are none, but for the last. */

@@ -334,6 +334,12 @@ static fm_dtype type_of(choice *c, const ggw_mix_tensor *t, fm_dtype most)
     return fitting(type, row_of(t));
 }
 
+bool ggw_mix_wants_importance(const ggw_mix *mix, const char *name, fm_dtype dtype)
+{
+    const part p = part_of(name);
+    return mix->id == MIX_Q2_K_S && dtype == FM_Q2_K && p != HEAD && p != EMBEDDING;
+}
+
 static fm_status check_layer(const ggw_mix_tensor *t, const ggw_model *m)
 {
     if (part_of(t->name) != FFN_DOWN || m->experts <= 1 ||
@@ -360,15 +366,20 @@ fm_status ggw_mix_types(const ggw_mix *mix, const ggw_model *m, bool weighted, g
         c.values += is_values(part_of(t[i].name));
         FM_TRY(check_layer(&t[i], m));
     }
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < count; i++)
         t[i].dtype = is_quantized(&t[i]) ? type_of(&c, &t[i], mix->most) : FM_F32;
-        const part p = part_of(t[i].name);
-        if (mix->id == MIX_Q2_K_S && t[i].dtype == FM_Q2_K && !weighted && p != HEAD &&
-            p != EMBEDDING)
-            return fm_fail(FM_EUNSUPPORTED,
-                           "tensor '%s': Q2_K_S wants an importance matrix (--imatrix FILE, which "
-                           "llama-imatrix writes); Q2_K does without",
-                           t[i].name);
-    }
     return FM_OK;
+}
+
+void ggw_imatrix_fields(ggw_fields *f, const fm_imatrix *m, const char *path)
+{
+    const fm_span file = fm_span_str(path);
+    const size_t len = FM_MIN(file.len, (size_t)FM_IMATRIX_TEXT_BYTES);
+
+    ggw_str(f, "quantize.imatrix.file", fm_span_of(file.data, len));
+    if (fm_imatrix_dataset(m))
+        ggw_str(f, "quantize.imatrix.dataset", fm_span_str(fm_imatrix_dataset(m)));
+    ggw_u32(f, "quantize.imatrix.entries_count", fm_imatrix_count(m));
+    if (fm_imatrix_chunks(m) > 0)
+        ggw_u32(f, "quantize.imatrix.chunks_count", fm_imatrix_chunks(m));
 }

@@ -127,7 +127,7 @@ static fm_status make_turned(const exp_pump *m, part *p)
         for (uint64_t c = 0; c < cols; c++)
             memcpy(p->data + (c * rows + r) * sizeof(float),
                    p->more + (r * cols + c) * sizeof(float), sizeof(float));
-    return exp_narrow(p->more, p->s->made, (float *)(void *)p->data, p->span);
+    return exp_narrow(p->more, p->s->made, (float *)(void *)p->data, 0, p->span);
 }
 
 static fm_status make_rows(const exp_pump *m, part *p)

@@ -210,6 +210,9 @@ fm_status exp_view_open(fm_view **out, const fm_tree *tree, const fm_provider *p
                        "cannot export as '%s'; a mix of block types is for GGUF, and one "
                        "of llama-quantize's: Q4_K_M, Q8_0, ...",
                        opts->mix);
+    if (opts->imatrix && !opts->mix)
+        return fm_fail(FM_EINVAL, "an importance matrix is for a mix of block types alone; choose "
+                                  "Q4_K_M, IQ4_XS, ...");
     if (opts->format == FM_EXPORT_SOURCE && d != FM_DTYPE_NONE)
         return fm_fail(FM_EINVAL, "the bytes that came in have their own dtype; choose a format");
     fm_view *v = fm_calloc(1, sizeof *v);
@@ -243,6 +246,7 @@ void exp_view_release(fm_view *v)
     exp_plan_free(&v->plan);
     fm_adapted_close(v->adapted);
     fm_plain_close(v->plain);
+    fm_imatrix_free(v->imatrix);
 }
 
 void fm_view_close(fm_view *v)

@@ -58,9 +58,9 @@ fm_status exp_factors_read(exp_factors *out, const exp_weight *w, const fm_provi
 
 uint64_t exp_unit(const exp_weight *w)
 {
-    return w->term_count > 0 ? w->base->shape.dim[1]
-                             : FM_MAX(fm_dtype_get(w->base->dtype)->block_elems,
-                                      fm_dtype_get(w->dtype)->block_elems);
+    return w->term_count > 0 || w->importance ? w->base->shape.dim[w->base->shape.rank - 1]
+                                              : FM_MAX(fm_dtype_get(w->base->dtype)->block_elems,
+                                                       fm_dtype_get(w->dtype)->block_elems);
 }
 
 uint64_t exp_stored_bytes(const exp_weight *w, uint64_t n)
@@ -75,8 +75,23 @@ uint64_t exp_made_bytes(const exp_weight *w, uint64_t n)
     return n / to->block_elems * to->block_bytes;
 }
 
+/* Rows by their weights; element `first` begins a row. */
+static fm_status quantize_rows(uint8_t *out, const exp_weight *w, const float *wide, uint64_t first,
+                               uint64_t n)
+{
+    const fm_shape *s = &w->shape;
+    const uint64_t row = s->dim[s->rank - 1], rows = s->dim[s->rank - 2]; /* of a matrix */
+
+    for (uint64_t at = 0; at < n; at += row) {
+        const float *by = w->importance + (s->rank > 2 ? (first + at) / row / rows * row : 0);
+        FM_TRY(fm_quantize_gguf(out + exp_made_bytes(w, at), w->dtype, wide + at, row, 1, by));
+    }
+    return FM_OK;
+}
+
 /* llama-quantize refuses what is not finite, and so do its readers. */
-fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t n)
+fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t first,
+                     uint64_t n)
 {
     uint64_t bad = 0;
 
@@ -90,7 +105,8 @@ fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint6
             "holds NaN or infinity, which %s's blocks cannot; choose --dtype F32, F16 or "
             "BF16",
             fm_dtype_get(w->dtype)->name);
-    return fm_quantize_gguf(out, w->dtype, wide, n, 1, NULL);
+    return w->importance ? quantize_rows(out, w, wide, first, n)
+                         : fm_quantize_gguf(out, w->dtype, wide, n, 1, NULL);
 }
 
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,
@@ -110,7 +126,7 @@ fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_wei
         for (uint64_t i = 0; w->plus_1 && i < now; i++)
             wide[i] += 1.0f;
         uint8_t *to = out + exp_made_bytes(w, at);
-        FM_TRY(exp_narrow(to, w, wide, now));
+        FM_TRY(exp_narrow(to, w, wide, first + at, now));
     }
     return FM_OK;
 }

@@ -230,6 +230,27 @@ with open(sys.argv[1], "r+b") as f:
 EOF
 no ../changed "tensor 'model.layers.1.mlp.up_proj.weight': holds NaN or infinity" q4_k_m
 refused 128 "Q2_K_S wants an importance matrix" export l-F32 ../x.gguf --dtype q2_k_s
+refused 128 "is missing; it is no importance matrix" export l-F32 ../x.gguf --dtype q4_k_m --imatrix ../kid.gguf
+refused 128 "is neither a GGUF nor an older importance matrix" export l-F32 ../x.gguf --dtype q4_k_m --imatrix ../line
+refused 128 "../none" export l-F32 ../x.gguf --dtype q4_k_m --imatrix ../none
+refused 129 "--imatrix goes with a --dtype of block types" export l-F32 ../x.gguf --dtype f16 --imatrix ../kid.gguf
+python3 - ../kid.imatrix <<'EOF' || die "no matrix was written"
+import struct, sys
+with open(sys.argv[1], "wb") as f:
+    f.write(struct.pack("<i", 1))
+    name = b"blk.0.ffn_down.weight"
+    f.write(struct.pack("<i", len(name)) + name + struct.pack("<ii", 1, 352) + struct.pack("<352f", *(1 + i % 7 for i in range(352))))
+EOF
+want 0 export kid ../kid-im.gguf --dtype q4_0 --imatrix ../kid.imatrix
+want 0 import ../kid-im.gguf --as kid-im
+want 0 export kid ../kid-q4_0.gguf --dtype q4_0
+want 0 import ../kid-q4_0.gguf --as kid-q4_0
+python3 - <(ids kid-im) <(ids kid-q4_0) <<'EOF' || die "a matrix for one weight changed others, or none"
+import sys
+a, b = (set(open(p).read().splitlines()) for p in sys.argv[1:3])
+assert len(a - b) == 1 and "layers/0/mlp/down_proj" in "".join(a - b), a - b
+EOF
+refused 128 "has 352 values for 'blk.0.ffn_down.weight', which wants" export l-F32 ../x.gguf --dtype q4_0 --imatrix ../kid.imatrix
 refused 129 "--dtype wants f32, bf16 or f16; for gguf also a mix" export kid ../x --dtype q8_0
 refused 129 "got 'q4_k_medium'" export kid ../x.gguf --dtype q4_k_medium
 refused 128 "is there already" export kid ../kid.gguf

@@ -6,8 +6,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "store/base/math/rng.h"
+#include "store/formats/gguf.h"
 
 /* ---- models ---- */
 
@@ -155,11 +157,122 @@ static void open_model(vk_world *w, const char *root, const char *name)
     vk_open(w, tk_source("examples/atlas/base"), NULL);
 }
 
+/* ---- importance matrices ---- */
+
+/* "NAME.imatrix.gguf" in `dir`, of the F32 export: weights for all matrices but one, and an expert
+ * that no input reached. With `old` the older form beside it, "NAME.imatrix.dat". */
+typedef struct building {
+    fm_buf info, data, old;
+    uint32_t tensors, entries;
+} building;
+
+static void add_floats(building *b, const char *weight, const char *end, uint64_t cols,
+                       uint64_t rows, const float *v)
+{
+    char *name = fm_asprintf("%s%s", weight, end);
+    gg_text(&b->info, name);
+    fm_buf_u32(&b->info, 2);
+    fm_buf_u64(&b->info, cols);
+    fm_buf_u64(&b->info, rows);
+    fm_buf_u32(&b->info, 0);
+    fm_buf_u64(&b->info, b->data.len);
+    fm_buf_append(&b->data, v, (size_t)(cols * rows) * sizeof *v);
+    while (b->data.len % 32 != 0)
+        fm_buf_u8(&b->data, 0);
+    b->tensors++;
+    fm_free(name);
+}
+
+static void add_weight(building *b, const fm_gguf_tensor *t)
+{
+    const uint64_t cols = t->shape.dim[t->shape.rank - 1];
+    const uint64_t rows = t->shape.rank > 2 ? t->shape.dim[0] : 1;
+    float *sums = fm_malloc(cols * rows * sizeof *sums), counts[8];
+    assert_true(rows <= FM_ARRAY_LEN(counts));
+    for (uint64_t i = 0; i < cols * rows; i++) {
+        const float u = (float)(fm_rng_u64(32, b->entries, i) >> 40) / 16777216.0f;
+        sums[i] = u * u * u * 900.0f;
+    }
+    for (uint64_t r = 0; r < rows; r++)
+        counts[r] = r == 5 ? 0.0f : 512.0f - (float)r;
+    add_floats(b, t->name, ".in_sum2", cols, rows, sums);
+    add_floats(b, t->name, ".counts", 1, rows, counts);
+    fm_buf_u32(&b->old, (uint32_t)strlen(t->name));
+    fm_buf_str(&b->old, t->name);
+    fm_buf_u32(&b->old, 7);
+    fm_buf_u32(&b->old, (uint32_t)(cols * rows));
+    fm_buf_append(&b->old, sums, (size_t)(cols * rows) * sizeof *sums);
+    b->entries++;
+    fm_free(sums);
+}
+
+static void write_built(const char *dir, const char *name, building *b)
+{
+    static const char *const sets[] = {"calibration.txt"};
+    fm_buf out;
+    fm_buf_init(&out, 0);
+    fm_buf_str(&out, "GGUF");
+    fm_buf_u32(&out, 3);
+    fm_buf_u64(&out, b->tensors);
+    fm_buf_u64(&out, 4);
+    gg_str(&out, "general.type", "imatrix");
+    gg_strs(&out, "imatrix.datasets", sets, 1);
+    gg_u32(&out, "imatrix.chunk_count", 3);
+    gg_u32(&out, "imatrix.chunk_size", 512);
+    fm_buf_append(&out, b->info.data, b->info.len);
+    while (out.len % 32 != 0)
+        fm_buf_u8(&out, 0);
+    fm_buf_append(&out, b->data.data, b->data.len);
+    char *file = fm_asprintf("%s.imatrix.gguf", name);
+    fx_write(dir, file, out.data, out.len);
+    fm_free(file);
+    fm_buf_clear(&out);
+    fm_buf_u32(&out, b->entries);
+    fm_buf_append(&out, b->old.data, b->old.len);
+    fm_buf_u32(&out, 3);
+    fm_buf_u32(&out, 9);
+    fm_buf_str(&out, "older.txt");
+    file = fm_asprintf("%s.imatrix.dat", name);
+    fx_write(dir, file, out.data, out.len);
+    fm_free(file);
+    fm_buf_release(&out);
+}
+
+static void make_imatrix(const vk_world *w, const char *dir, const char *name)
+{
+    char *path = fm_path_join(dir, "f32.gguf");
+    building b = {.tensors = 0};
+    fm_file_map map;
+    fm_gguf *g = NULL;
+    fm_buf_init(&b.info, 0);
+    fm_buf_init(&b.data, 0);
+    fm_buf_init(&b.old, 0);
+    tk_ok(fm_export(w->tree, &w->p, path, FM_EXPORT_GGUF, FM_F32));
+    tk_ok(fm_map_file(&map, path));
+    tk_ok(fm_gguf_parse(&g, fm_span_of(map.data, map.len), "f32"));
+    for (size_t i = 0; i < fm_gguf_count(g); i++) {
+        const fm_gguf_tensor *t = fm_gguf_at(g, i);
+        if (t->shape.rank > 1 && strcmp(t->name, "blk.1.ffn_up.weight") != 0)
+            add_weight(&b, t);
+    }
+    write_built(dir, name, &b);
+    fm_gguf_close(g);
+    fm_unmap_file(&map);
+    tk_ok(fm_remove_tree(path));
+    fm_buf_release(&b.info);
+    fm_buf_release(&b.data);
+    fm_buf_release(&b.old);
+    fm_free(path);
+}
+
 /* ---- what a real llama-quantize made ---- */
 
-static void check_line(const vk_world *w, const char *root, const char *sha256, const char *mix)
+/* imatrix: "" or a file of the folder that we are in. */
+static void check_line(const vk_world *w, const char *root, const char *sha256, const char *mix,
+                       const char *imatrix)
 {
-    const fm_view_opts opts = {.format = FM_EXPORT_GGUF, .mix = mix};
+    const fm_view_opts opts = {
+        .format = FM_EXPORT_GGUF, .mix = mix, .imatrix = *imatrix ? imatrix : NULL};
     char *out = fm_path_join(root, "out.gguf"), hex[FM_HEX_CHARS + 1];
     fm_file_map map;
     fm_digest d;
@@ -168,7 +281,7 @@ static void check_line(const vk_world *w, const char *root, const char *sha256, 
     tk_ok(fm_sha256(&d, map.data, map.len));
     fm_digest_hex(&d, hex);
     if (strcmp(hex, sha256) != 0)
-        fail_msg("%s: not the file that llama-quantize makes", mix);
+        fail_msg("%s %s: not the file that llama-quantize makes", mix, imatrix);
     if (strcmp(mix, "Q4_K_M") == 0) { /* in ranges the same */
         fm_view *v = NULL;
         tk_ok(fm_view_open(&v, w->tree, &w->p, &opts));
@@ -183,22 +296,26 @@ static void check_line(const vk_world *w, const char *root, const char *sha256, 
 TEST(mixes_are_the_files_that_llama_quantize_makes)
 {
     char *root = tk_scratch(), *path = tk_source("tests/format/golden/gguf_mix.txt");
-    char name[16] = "", sha[80], model[16], mix[16];
+    char name[16] = "", sha[80], model[16], mix[16], imatrix[32], line[256];
     unsigned lines = 0;
     FILE *in = fopen(path, "r");
     vk_world w;
     assert_non_null(in);
-    while (fscanf(in, "%79s %15s %15s", sha, model, mix) == 3) {
+    assert_int_equal(chdir(root), 0); /* a matrix's path is in the file as it was given */
+    while (fgets(line, sizeof line, in)) {
+        *imatrix = '\0';
+        assert_true(sscanf(line, "%79s %15s %15s %31s", sha, model, mix, imatrix) >= 3);
         if (strcmp(model, name) != 0) {
             if (*name)
                 vk_close(&w);
             open_model(&w, root, strcpy(name, model));
+            make_imatrix(&w, root, name);
         }
-        print_message("%s %s\n", model, mix);
-        check_line(&w, root, sha, mix);
+        print_message("%s %s %s\n", model, mix, imatrix);
+        check_line(&w, root, sha, mix, imatrix);
         lines++;
     }
-    assert_int_equal(lines, 64);
+    assert_int_equal(lines, 64 + 29);
     vk_close(&w);
     fclose(in);
     fm_free(root);
@@ -216,6 +333,8 @@ TEST(what_is_no_mix_is_refused)
     tk_fails(fm_export_as(w.tree, &w.p, out, &opts), FM_EINVAL, "IQ3_S");
     opts = (fm_view_opts){.format = FM_EXPORT_GGUF, .mix = "Q4_K_M", .dtype = FM_F16};
     tk_fails(fm_export_as(w.tree, &w.p, out, &opts), FM_EINVAL, "Q4_K_M");
+    opts = (fm_view_opts){.format = FM_EXPORT_GGUF, .imatrix = "some.gguf"};
+    tk_fails(fm_export_as(w.tree, &w.p, out, &opts), FM_EINVAL, "importance matrix");
     opts = (fm_view_opts){.format = FM_EXPORT_HF, .mix = "Q4_K_M"};
     tk_fails(fm_export_as(w.tree, &w.p, out, &opts), FM_EINVAL, "GGUF");
     tk_fails(fm_export(w.tree, &w.p, out, FM_EXPORT_GGUF, FM_Q8_0), FM_EINVAL, "Q8_0");
@@ -234,6 +353,7 @@ static int write_sources(const char *out)
         vk_world w;
         open_model(&w, root, names[i]);
         tk_ok(fm_export(w.tree, &w.p, path, FM_EXPORT_GGUF, FM_F32));
+        make_imatrix(&w, out, names[i]);
         vk_close(&w);
         fm_free(root);
         fm_free(path);
