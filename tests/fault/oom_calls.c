@@ -408,6 +408,17 @@ static void whole_folder(const char *dir)
             "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, "
             "\"merges\": [[\"a\", \"b\"]]}}");
     fx_text(dir, "chat_template.jinja", "{{ messages }}");
+    fm_buf b;
+    fm_buf_init(&b, 0);
+    fm_buf_u32(&b, 1);
+    fm_buf_u32(&b, 19);
+    fm_buf_str(&b, "blk.0.ffn_up.weight");
+    fm_buf_u32(&b, 1);
+    fm_buf_u32(&b, 8);
+    for (uint32_t i = 0; i < 8; i++)
+        fm_buf_u32(&b, 0x3f800000u); /* 1.0f */
+    fx_write(dir, "imatrix.dat", b.data, b.len);
+    fm_buf_release(&b);
 }
 
 static fm_status c_export_as_gguf(world *w)
@@ -437,6 +448,22 @@ static fm_status c_export_gguf_lora(world *w)
     fm_tree_free(tree);
     fm_source_close(pair[0]);
     fm_source_close(pair[1]);
+    return rc;
+}
+
+/* In a mix of block types, by an importance matrix that has one weight of the model. */
+static fm_status c_export_mixed(world *w)
+{
+    char *matrix = fm_path_join(w->whole, "imatrix.dat");
+    const fm_view_opts opts = {.format = FM_EXPORT_GGUF, .mix = "Q4_0", .imatrix = matrix};
+    fm_source *src = NULL;
+    fm_status rc = matrix ? fm_source_open(&src, w->whole) : FM_ENOMEM;
+    if (rc == FM_OK) {
+        fm_provider p = fm_source_provider(src);
+        rc = fm_export_as(fm_source_tree(src), &p, w->out, &opts);
+    }
+    fm_source_close(src);
+    fm_free(matrix);
     return rc;
 }
 
@@ -779,6 +806,7 @@ static void source_calls(void **state)
     TRY_AFTER(c_export_file, no_out);
     TRY_AFTER(c_export_as_gguf, no_out);
     TRY_AFTER(c_export_gguf_lora, no_out);
+    TRY_AFTER(c_export_mixed, no_out);
     TRY_AFTER(c_export_peft, no_out);
     TRY_AFTER(c_export_source, no_out);
     TRY_AFTER(c_export_gguf, no_out);
