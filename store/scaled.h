@@ -46,9 +46,13 @@ FM_BEGIN_DECLS
 
 /* The types that the weights of a view have. */
 typedef enum fm_plain_as {
-    FM_PLAIN_WIDE,  /* F32, F16 or BF16 (mxfp4: MXFP4), which files can have */
-    FM_PLAIN_CODES, /* FM_CODE4_*, FM_CODE8_* with the same values where a row is whole blocks of
-                     * one scale; else as FM_PLAIN_WIDE */
+    FM_PLAIN_WIDE,     /* F32, F16 or BF16 (mxfp4: MXFP4), which files can have */
+    FM_PLAIN_CODES,    /* FM_CODE4_*, FM_CODE8_* with the same values where a row is whole blocks of
+                        * one scale; else as FM_PLAIN_WIDE */
+    FM_PLAIN_INTEGERS, /* for products of integers: Q4_0, Q4_1, Q8_0 where codes are integers, a row
+                        * is whole blocks of 32 of one scale, and float16 has the scales (those of
+                        * F32 rounded); else as FM_PLAIN_WIDE. Values are not rounded behind the
+                        * product; of Q4_1 zero * scale is rounded to float16 */
 } fm_plain_as;
 
 /* FM_EUNSUPPORTED names the unsupported field of a config.json's quantization_config. */

@@ -3,6 +3,8 @@
 #include "infer/engine/engine.h"
 #include "infer/model/shard.h"
 
+#include <string.h>
+
 #include "store/base/mem.h"
 #include "store/scaled.h"
 
@@ -60,10 +62,12 @@ static fm_status bind(fmi_binder *b)
     return rc;
 }
 
-/* Quantized weights stay codes where the device has products for them. */
+/* The types of quantized weights: those that the device has products for. */
 static fm_plain_as plain_as(const fm_engine *e)
 {
     uint64_t bytes = 0;
+    if (strcmp(e->be->mode, "fast") == 0)
+        return FM_PLAIN_INTEGERS;
     fm_status rc = e->be->weight_image_bytes(e->be, &bytes, FM_ROLE_LINEAR, FM_CODE4_32, 32, 32);
     if (rc != FM_OK)
         fm_error_clear();

@@ -111,6 +111,8 @@ static fm_status state_of(fms_made *m, const fm_provider *p)
 
 /* ==== finding ==== */
 
+static fm_status fill(fms_grid *g, const fm_provider *p);
+
 static fm_status take_8(fms_made *m, const fm_entry *e)
 {
     if (e->dtype != FM_I8 || e->shape.rank != 2 || e->shape.dim[0] == 0 || e->shape.dim[1] == 0)
@@ -172,7 +174,7 @@ static fm_status take(fms_made *m, const fms_scan *s, const fm_entry *e)
         FM_TRY(take_4(m, s, e));
     }
     m->shape = (fm_shape){2, {m->n, m->k}};
-    return fms_grid_layout(m, s);
+    return fms_grid_layout(m, s, fill);
 }
 
 /* ==== making ==== */
@@ -215,7 +217,7 @@ static fm_status absmax_of(float **out, const fms_made *m, const fm_provider *p)
     return rc;
 }
 
-static fm_status scales_of(fms_grid *g, const fm_provider *p)
+static fm_status fill(fms_grid *g, const fm_provider *p)
 {
     const fms_made *m = g->m;
     float *block = NULL;
@@ -237,7 +239,7 @@ static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uin
     fms_grid g = {.m = m, .codes = m->bits == 4 ? codes_4 : codes_8};
     fm_status rc = fms_part_bytes(&g.raw, p, m->part[WEIGHT_PART]);
     (void)flags; /* whole tensors are read, which checks them */
-    FM_THEN(rc, scales_of(&g, p));
+    FM_THEN(rc, fill(&g, p));
     FM_THEN(rc, fms_grid_rows(dst, &g, p, first, rows));
     fms_grid_release(&g);
     return rc;

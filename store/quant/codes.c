@@ -33,7 +33,7 @@ float fms_code_value(const fms_code_block *b, uint8_t code)
         return rounded(fp4[code & 15] * b->scale, b->how);
     case FMS_CODE_INT8: {
         const float x = (float)((int)code - 128) * b->scale;
-        return rounded(x * 0x1.020408p-7f, b->how); /* 1 / 127 */
+        return rounded(x * FMS_CODE_127TH, b->how);
     }
     default:
         return rounded((float)((int)code - (int)b->zero) * b->scale, b->how);

@@ -30,6 +30,8 @@ enum {
     FMS_CODE_HEAD_BYTES = 6
 };
 
+#define FMS_CODE_127TH 0x1.020408p-7f /* 1 / 127 */
+
 typedef struct fms_code_block {
     uint8_t how, zero;
     float scale;

@@ -85,6 +85,8 @@ fm_status fms_quant_ct(fms_quant *out, const fm_json *q, const char *what)
 
 /* ==== finding ==== */
 
+static fm_status fill(fms_grid *g, const fm_provider *p);
+
 static fm_status role(fms_role *out, const fms_scan *s, const fm_entry *e)
 {
     static const char *const tails[] = {".weight_scale", ".weight_zero_point", ".weight_shape",
@@ -178,7 +180,7 @@ static fm_status take(fms_made *m, const fms_scan *s, const fm_entry *e)
         FM_TRY(fms_expect(m, m->part[FMS_INDEX], "", FM_I32, (fm_shape){1, {m->k}}));
     if (m->part[SCALE]->dtype != FM_F32)
         m->rounded = m->part[SCALE]->dtype;
-    return fms_grid_layout(m, s);
+    return fms_grid_layout(m, s, fill);
 }
 
 /* ==== making ==== */
@@ -236,14 +238,19 @@ static fm_status zeros_of(fms_grid *g, const fm_provider *p)
     return g->zero ? FM_OK : FM_ENOMEM;
 }
 
+static fm_status fill(fms_grid *g, const fm_provider *p)
+{
+    FM_TRY(scales_of(g, p));
+    return zeros_of(g, p);
+}
+
 static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uint64_t first,
                       uint64_t rows, unsigned flags)
 {
     fms_grid g = {.m = m, .codes = m->words ? word_codes : byte_codes};
     fm_status rc = fms_part_bytes(&g.raw, p, m->part[WEIGHT_PART]);
     (void)flags; /* whole tensors are read, which checks them */
-    FM_THEN(rc, scales_of(&g, p));
-    FM_THEN(rc, zeros_of(&g, p));
+    FM_THEN(rc, fill(&g, p));
     FM_THEN(rc, fms_grid_rows(dst, &g, p, first, rows));
     fms_grid_release(&g);
     return rc;

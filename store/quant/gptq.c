@@ -26,6 +26,8 @@ static fm_status role(fms_role *out, const fms_scan *s, const fm_entry *e)
 
 /* ==== finding ==== */
 
+static fm_status fill(fms_grid *g, const fm_provider *p);
+
 static fm_status sizes_of(fms_made *m, const fms_scan *s, const fm_entry *e)
 {
     const uint32_t per = WORD / s->q->bits;
@@ -66,7 +68,7 @@ static fm_status take(fms_made *m, const fms_scan *s, const fm_entry *e)
         FM_TRY(fms_expect(m, m->part[FMS_INDEX], ".g_idx", FM_I32, (fm_shape){1, {m->k}}));
     if (m->part[SCALES]->dtype != FM_F32)
         m->rounded = m->part[SCALES]->dtype;
-    return fms_grid_layout(m, s);
+    return fms_grid_layout(m, s, fill);
 }
 
 /* ==== making ==== */
@@ -130,14 +132,19 @@ static fm_status zeros_of(fms_grid *g, const fm_provider *p)
     return g->zero ? FM_OK : FM_ENOMEM;
 }
 
+static fm_status fill(fms_grid *g, const fm_provider *p)
+{
+    FM_TRY(scales_of(g, p));
+    return zeros_of(g, p);
+}
+
 static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uint64_t first,
                       uint64_t rows, unsigned flags)
 {
     fms_grid g = {.m = m, .codes = m->form == &fms_form_awq ? awq_codes : gptq_codes};
     fm_status rc = fms_part_bytes(&g.raw, p, m->part[QWEIGHT]);
     (void)flags; /* whole tensors are read, which checks them */
-    FM_THEN(rc, scales_of(&g, p));
-    FM_THEN(rc, zeros_of(&g, p));
+    FM_THEN(rc, fill(&g, p));
     FM_THEN(rc, fms_grid_rows(dst, &g, p, first, rows));
     fms_grid_release(&g);
     return rc;

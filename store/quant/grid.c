@@ -2,6 +2,7 @@
 #include "store/quant/codes.h"
 #include "store/quant/plain.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -45,22 +46,68 @@ static fm_status order_of(fms_made *m, const fm_provider *p)
     return FM_OK;
 }
 
-fm_status fms_grid_layout(fms_made *m, const fms_scan *s)
+static fm_dtype codes_of(const fms_made *m)
 {
-    const fm_plain_as as = s->as;
-    FM_TRY(order_of(m, s->p));
     static const fm_dtype four[] = {FM_CODE4_128, FM_CODE4_64, FM_CODE4_32};
     static const fm_dtype eight[] = {FM_CODE8_128, FM_CODE8_64, FM_CODE8_32};
-    m->dtype = m->rounded;
-    for (size_t i = 0; as != FM_PLAIN_WIDE && i < FM_ARRAY_LEN(four); i++) {
+    for (size_t i = 0; i < FM_ARRAY_LEN(four); i++) {
         const fm_dtype layout = m->bits == 4 ? four[i] : eight[i];
         const uint64_t elems = fm_dtype_get(layout)->block_elems;
-        if (m->group && m->group % elems == 0 && m->k % elems == 0) {
-            m->dtype = layout;
-            break;
-        }
+        if (m->group && m->group % elems == 0 && m->k % elems == 0)
+            return layout;
     }
-    return FM_OK;
+    return m->rounded;
+}
+
+/* What multiplies the integers of a block. */
+static float step_of(const fms_made *m, float scale)
+{
+    return m->kind == FMS_CODE_INT8 ? scale * FMS_CODE_127TH : scale;
+}
+
+/* Whether float16 has the number, or rounds it in its last digit alone. */
+static bool is_near(float x)
+{
+    return fm_f16_to_f32(fm_f32_to_f16(x)) == x || (fabsf(x) >= 0x1p-14f && fabsf(x) <= 65504.0f);
+}
+
+static uint8_t zero_at(const fms_grid *g, uint64_t i)
+{
+    return g->m->kind == FMS_CODE_INT8 ? 128 : g->zero ? g->zero[i] : g->zero_all;
+}
+
+/* The block type of integers with float16 scales; where they do not hold these, as rounded. */
+static fm_dtype integers_of(const fms_grid *g)
+{
+    const fms_made *m = g->m;
+    const uint32_t middle = 1u << (m->bits - 1);
+    bool centred = true;
+    for (uint64_t i = 0; i < m->n * m->groups; i++) {
+        const float step = step_of(m, g->scale[i]);
+        centred = centred && zero_at(g, i) == middle;
+        if (!is_near(step) || !(fabsf(step * (float)zero_at(g, i)) <= 65504.0f))
+            return m->rounded;
+    }
+    if (m->bits == 4)
+        return centred ? FM_Q4_0 : FM_Q4_1;
+    return centred ? FM_Q8_0 : m->rounded;
+}
+
+fm_status fms_grid_layout(fms_made *m, const fms_scan *s, fms_grid_fill fill)
+{
+    const bool blocks = m->kind == FMS_CODE_INT || m->kind == FMS_CODE_INT8;
+    m->dtype = m->rounded;
+    FM_TRY(order_of(m, s->p));
+    if (s->as == FM_PLAIN_CODES)
+        m->dtype = codes_of(m);
+    if (s->as != FM_PLAIN_INTEGERS || !blocks || !m->group || m->group % 32 || m->k % 32)
+        return FM_OK;
+    fms_grid g = {.m = m};
+    fm_status rc = fill(&g, s->p);
+    if (rc == FM_OK)
+        m->dtype = integers_of(&g);
+    fms_grid_release(&g);
+    return rc;
 }
 
 void fms_grid_release(fms_grid *g)
@@ -110,6 +157,27 @@ static void code_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_
     }
 }
 
+/* Blocks of 32 as GGUF has them: a float16 scale, of Q4_1 a minimum; of 4 bits elements i and i + 16
+ * share a byte. */
+static void integer_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_t *code)
+{
+    const fm_dtype type = g->m->dtype;
+    for (uint64_t c = 0; c < g->m->k; c += 32, code += 32) {
+        const fms_code_block b = block_at(g, row, c);
+        const float step = step_of(g->m, b.scale);
+        fm_put_u16(dst, fm_f32_to_f16(step));
+        dst += 2;
+        if (type == FM_Q4_1) {
+            fm_put_u16(dst, fm_f32_to_f16(-(step * (float)b.zero)));
+            dst += 2;
+        }
+        for (uint32_t i = 0; i < 16 && type != FM_Q8_0; i++)
+            *dst++ = (uint8_t)((code[i] & 15) | code[i + 16] << 4);
+        for (uint32_t i = 0; i < 32 && type == FM_Q8_0; i++)
+            *dst++ = (uint8_t)(code[i] - 128);
+    }
+}
+
 fm_status fms_grid_rows(uint8_t *dst, fms_grid *g, const fm_provider *p, uint64_t first,
                         uint64_t rows)
 {
@@ -125,6 +193,8 @@ fm_status fms_grid_rows(uint8_t *dst, fms_grid *g, const fm_provider *p, uint64_
         g->codes(code, g, row);
         if (m->dtype >= FM_DTYPE_COUNT)
             code_row(dst, g, row, code);
+        else if (info->is_block)
+            integer_row(dst, g, row, code);
         else
             rc = wide_row(dst, value, g, row, code);
     }

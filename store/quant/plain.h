@@ -125,10 +125,13 @@ typedef struct fms_grid {
     void (*codes)(uint8_t *out, const struct fms_grid *g, uint64_t row);
 } fms_grid;
 
-/* Checks part FMS_INDEX, where it is there, and chooses m's dtype for the view: a layout of codes
- * where a row is blocks of one group, else (or for FM_PLAIN_WIDE) the type that values are rounded
- * to. m->group becomes 0 where the index has groups' columns apart. */
-FM_CHECKED fm_status fms_grid_layout(fms_made *m, const fms_scan *s);
+/* Reads scales and zeros of g->m. */
+typedef fm_status (*fms_grid_fill)(fms_grid *g, const fm_provider *p);
+
+/* Checks part FMS_INDEX, where it is there, and chooses m's dtype for the view (fm_plain_as): a
+ * layout of codes or integers where a row is blocks of one group, else the type that values are
+ * rounded to. m->group becomes 0 where the index has groups' columns apart. */
+FM_CHECKED fm_status fms_grid_layout(fms_made *m, const fms_scan *s, fms_grid_fill fill);
 /* Writes rows of the grid in m's dtype; reads the index from p where it is needed. */
 FM_CHECKED fm_status fms_grid_rows(uint8_t *dst, fms_grid *g, const fm_provider *p, uint64_t first,
                                    uint64_t rows);

@@ -13,13 +13,13 @@
 static const struct {
     const char *name;
     fm_dtype wide;
-    const char *codes; /* layout of down_proj [64, 128] */
+    const char *codes, *integers; /* layouts of down_proj [64, 128] */
 } forms[] = {
-    {"llama-gptq", FM_F16, "C4/32"},      {"llama-gptq-act", FM_F16, "F16"},
-    {"llama-gptq-8", FM_F16, "C8/128"},   {"llama-awq", FM_F16, "C4/32"},
-    {"llama-bnb-nf4", FM_BF16, "C4/64"},  {"llama-bnb-fp4", FM_F32, "C4/64"},
-    {"llama-bnb-int8", FM_F16, "C8/128"}, {"llama-ct-int4", FM_BF16, "C4/32"},
-    {"llama-ct-int8", FM_BF16, "C8/128"}, {"llama-ct-pack8", FM_BF16, "C8/128"},
+    {"llama-gptq", FM_F16, "C4/32", "Q4_1"},      {"llama-gptq-act", FM_F16, "F16", "F16"},
+    {"llama-gptq-8", FM_F16, "C8/128", "Q8_0"},   {"llama-awq", FM_F16, "C4/32", "Q4_1"},
+    {"llama-bnb-nf4", FM_BF16, "C4/64", "BF16"},  {"llama-bnb-fp4", FM_F32, "C4/64", "F32"},
+    {"llama-bnb-int8", FM_F16, "C8/128", "Q8_0"}, {"llama-ct-int4", FM_BF16, "C4/32", "Q4_1"},
+    {"llama-ct-int8", FM_BF16, "C8/128", "Q8_0"}, {"llama-ct-pack8", FM_BF16, "C8/128", "Q8_0"},
 };
 
 static char *golden(const char *name, const char *file)
@@ -74,12 +74,34 @@ static void same_values(const fm_plain *wide, const fm_plain *codes)
     }
 }
 
+/* Integers' floats differ by roundings to float16 alone: of the library's products, of scales, and
+ * of zero * scale, which is as large as the largest value. */
+static void near_values(const fm_plain *wide, const fm_plain *integers, const char *type)
+{
+    const char *path = "tensors/model/layers/0/mlp/down_proj.weight";
+    const fm_entry *w = fm_tree_find(fm_plain_tree(wide), path);
+    const fm_entry *e = fm_tree_find(fm_plain_tree(integers), path);
+    uint64_t n = 0;
+    double most = 0;
+    assert_string_equal(fm_dtype_get(e->dtype)->name, type);
+    float *x = floats_of(fm_plain_provider(wide), w, &n);
+    float *y = floats_of(fm_plain_provider(integers), e, &n);
+    double ulp = w->dtype == FM_BF16 ? 0x1p-8 : 0x1p-10;
+    for (uint64_t i = 0; i < n; i++)
+        most = fmax(most, fabs((double)x[i]));
+    for (uint64_t i = 0; i < n; i++)
+        if (!(fabs((double)x[i] - (double)y[i]) <= ulp * fabs((double)x[i]) + 0x1p-11 * most))
+            fail_msg("%s: element %d: %g for %g", type, (int)i, (double)y[i], (double)x[i]);
+    fm_free(x);
+    fm_free(y);
+}
+
 TEST(weights_are_those_of_the_libraries)
 {
     for (size_t f = 0; f < FM_ARRAY_LEN(forms); f++) {
         char *in = golden(forms[f].name, ""), *file = golden(forms[f].name, "/ref.safetensors");
         fm_source *src = NULL, *ref = NULL;
-        fm_plain *wide = NULL, *codes = NULL;
+        fm_plain *wide = NULL, *codes = NULL, *integers = NULL;
         size_t begin, end, seen = 0;
         tk_ok(fm_source_open(&src, in));
         tk_ok(fm_source_open(&ref, file));
@@ -104,6 +126,9 @@ TEST(weights_are_those_of_the_libraries)
             fm_tree_find(fm_plain_tree(codes), "tensors/model/layers/0/mlp/down_proj.weight");
         assert_string_equal(fm_dtype_get(down->dtype)->name, forms[f].codes);
         same_values(wide, codes);
+        tk_ok(fm_plain_open_as(&integers, fm_source_tree(src), &p, "m", FM_PLAIN_INTEGERS));
+        near_values(wide, integers, forms[f].integers);
+        fm_plain_close(integers);
         fm_tree_range(fm_plain_tree(wide), "tensors/", &begin, &end);
         assert_int_equal(end - begin, 11); /* nothing of the quantized form is left */
         fm_plain_close(wide);

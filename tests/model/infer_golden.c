@@ -8,6 +8,7 @@
 
 #define LIMIT 2e-6
 #define FAST_LIMIT 2e-2
+#define INTEGER_LIMIT 4e-2 /* products of int8 activations: 127 steps for 64 numbers */
 #define TOKENS 40
 
 static char *golden(const char *name, const char *file)
@@ -142,7 +143,7 @@ TEST(quantized_checkpoints_match)
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
-        check(names[i], "fast", FAST_LIMIT);
+        check(names[i], "fast", INTEGER_LIMIT);
 }
 
 /* Families that differ from one above by settings and names. */
