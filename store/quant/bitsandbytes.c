@@ -245,4 +245,4 @@ static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uin
     return rc;
 }
 
-const fms_form fms_form_bnb = {"bitsandbytes", role, take, NULL, make};
+const fms_quant_form fms_quant_form_bnb = {"bitsandbytes", role, take, NULL, make};

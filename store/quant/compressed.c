@@ -64,7 +64,7 @@ fm_status fms_quant_ct(fms_quant *out, const fm_json *q, const char *what)
     const char *format = fm_json_cstr(fm_json_get(q, "format"), "");
     const char *sparse = fm_json_cstr(fm_json_path(q, "sparsity_config.format"), "dense");
     bool first = true;
-    out->form = &fms_form_ct;
+    out->form = &fms_quant_form_ct;
     FM_TRY(fms_quant_keys(q, known, off, what));
     if (strcmp(format, "pack-quantized") != 0 && strcmp(format, "int-quantized") != 0 &&
         strcmp(format, "naive-quantized") != 0)
@@ -217,23 +217,28 @@ static fm_status scales_of(fms_grid *g, const fm_provider *p)
 }
 
 /* Packed zeros lie along n, shifted by as much as the codes; others are int8. */
+static uint8_t zero_at(const fms_made *m, const uint8_t *raw, uint64_t row, uint64_t group)
+{
+    const fm_entry *e = m->part[ZERO];
+    const uint32_t per = WORD / m->bits, mask = (1u << m->bits) - 1;
+    if (e->dtype == FM_I32) {
+        const uint32_t word = fm_get_u32(raw + (row / per * m->groups + group) * 4);
+        return (uint8_t)(word >> (row % per * m->bits) & mask);
+    }
+    return (uint8_t)(raw[e->bytes == 1 ? 0 : row * m->groups + group] + (1u << (m->bits - 1)));
+}
+
 static fm_status zeros_of(fms_grid *g, const fm_provider *p)
 {
     const fms_made *m = g->m;
-    const fm_entry *e = m->part[ZERO];
-    const uint32_t per = WORD / m->bits, mask = (1u << m->bits) - 1;
     uint8_t *raw = NULL;
     g->zero_all = (uint8_t)(1u << (m->bits - 1));
-    if (!e)
+    if (!m->part[ZERO])
         return FM_OK;
-    FM_TRY(fms_part_bytes(&raw, p, e));
+    FM_TRY(fms_part_bytes(&raw, p, m->part[ZERO]));
     g->zero = fm_malloc((size_t)(m->n * m->groups));
-    for (uint64_t i = 0; g->zero && i < m->n * m->groups; i++) {
-        const uint64_t r = i / m->groups, at = e->bytes == 1 ? 0 : i;
-        const uint8_t *word = raw + (r / per * m->groups + i % m->groups) * 4;
-        g->zero[i] = e->dtype == FM_I32 ? (uint8_t)(fm_get_u32(word) >> (r % per * m->bits) & mask)
-                                        : (uint8_t)(raw[at] + g->zero_all);
-    }
+    for (uint64_t i = 0; g->zero && i < m->n * m->groups; i++)
+        g->zero[i] = zero_at(m, raw, i / m->groups, i % m->groups);
     fm_free(raw);
     return g->zero ? FM_OK : FM_ENOMEM;
 }
@@ -256,4 +261,4 @@ static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uin
     return rc;
 }
 
-const fms_form fms_form_ct = {"compressed-tensors", role, take, NULL, make};
+const fms_quant_form fms_quant_form_ct = {"compressed-tensors", role, take, NULL, make};

@@ -31,7 +31,7 @@ static fm_status fill(fms_grid *g, const fm_provider *p);
 static fm_status sizes_of(fms_made *m, const fms_scan *s, const fm_entry *e)
 {
     const uint32_t per = WORD / s->q->bits;
-    const bool awq = m->form == &fms_form_awq;
+    const bool awq = m->form == &fms_quant_form_awq;
     char shape[96];
     fm_shape_text(&e->shape, shape, sizeof(shape));
     if (e->dtype != FM_I32 || e->shape.rank != 2 || e->shape.dim[0] == 0 || e->shape.dim[1] == 0 ||
@@ -59,7 +59,7 @@ static fm_status take(fms_made *m, const fms_scan *s, const fm_entry *e)
     FM_TRY(sizes_of(m, s, e));
     FM_TRY(fms_beside(&m->part[QZEROS], s, e, HEAD, ".qzeros"));
     FM_TRY(fms_beside(&m->part[SCALES], s, e, HEAD, ".scales"));
-    if (m->form == &fms_form_gptq)
+    if (m->form == &fms_quant_form_gptq)
         FM_TRY(fms_beside(&m->part[FMS_INDEX], s, e, HEAD, ".g_idx"));
     FM_TRY(fms_expect_floats(m, m->part[SCALES], ".scales", (fm_shape){2, {m->groups, m->n}}));
     FM_TRY(
@@ -80,7 +80,7 @@ static const uint8_t place[8] = {0, 4, 1, 5, 2, 6, 3, 7};
 static uint8_t code_at(const uint8_t *words, const fms_made *m, uint64_t i)
 {
     const uint32_t per = WORD / m->bits;
-    const uint32_t at = m->form == &fms_form_awq ? place[i % per] : (uint32_t)(i % per);
+    const uint32_t at = m->form == &fms_quant_form_awq ? place[i % per] : (uint32_t)(i % per);
     return (uint8_t)(fm_get_u32(words + i / per * 4) >> (at * m->bits) & ((1u << m->bits) - 1));
 }
 
@@ -141,7 +141,7 @@ static fm_status fill(fms_grid *g, const fm_provider *p)
 static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uint64_t first,
                       uint64_t rows, unsigned flags)
 {
-    fms_grid g = {.m = m, .codes = m->form == &fms_form_awq ? awq_codes : gptq_codes};
+    fms_grid g = {.m = m, .codes = m->form == &fms_quant_form_awq ? awq_codes : gptq_codes};
     fm_status rc = fms_part_bytes(&g.raw, p, m->part[QWEIGHT]);
     (void)flags; /* whole tensors are read, which checks them */
     FM_THEN(rc, fill(&g, p));
@@ -150,5 +150,5 @@ static fm_status make(uint8_t *dst, const fms_made *m, const fm_provider *p, uin
     return rc;
 }
 
-const fms_form fms_form_gptq = {"gptq", role, take, NULL, make};
-const fms_form fms_form_awq = {"awq", role, take, NULL, make};
+const fms_quant_form fms_quant_form_gptq = {"gptq", role, take, NULL, make};
+const fms_quant_form fms_quant_form_awq = {"awq", role, take, NULL, make};

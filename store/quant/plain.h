@@ -13,19 +13,19 @@ FM_BEGIN_DECLS
 #define FMS_PARTS 6u /* tensors of one weight, at most */
 #define FMS_INDEX 3u /* the part that names each column's group */
 
-struct fms_form;
+struct fms_quant_form;
 
 /* quantization_config, as far as it decides values. */
 typedef struct fms_quant {
-    const struct fms_form *form; /* NULL: nothing is quantized */
-    fm_dtype dtype;              /* what the config computes in: BF16, F16, F32 */
-    const char *suffix;          /* of an F8 weight's scale, in place of ".weight" */
-    uint32_t rows, cols;         /* size of an F8 weight's block of one scale; 0: by the scale */
-    uint32_t bits;               /* of a code */
-    uint64_t group;              /* columns that share a scale; 0: all of a row */
-    bool plus_1;                 /* GPTQ's first format: a zero is stored less one */
-    bool asymmetric;             /* compressed-tensors: there are zeros */
-    bool words;                  /* compressed-tensors: codes lie in int32 words */
+    const struct fms_quant_form *form; /* NULL: nothing is quantized */
+    fm_dtype dtype;                    /* what the config computes in: BF16, F16, F32 */
+    const char *suffix;                /* of an F8 weight's scale, in place of ".weight" */
+    uint32_t rows, cols; /* size of an F8 weight's block of one scale; 0: by the scale */
+    uint32_t bits;       /* of a code */
+    uint64_t group;      /* columns that share a scale; 0: all of a row */
+    bool plus_1;         /* GPTQ's first format: a zero is stored less one */
+    bool asymmetric;     /* compressed-tensors: there are zeros */
+    bool words;          /* compressed-tensors: codes lie in int32 words */
 } fms_quant;
 
 typedef struct fms_scan {
@@ -37,7 +37,7 @@ typedef struct fms_scan {
 
 /* A weight [n, k] of the view. */
 typedef struct fms_made {
-    const struct fms_form *form;
+    const struct fms_quant_form *form;
     const fm_entry *part[FMS_PARTS]; /* of the underlying tree; NULL: absent */
     char name[FM_MAX_NAME_BYTES + 1];
     fm_shape shape;      /* rank 2, or more: rows of the last dimension */
@@ -60,7 +60,7 @@ typedef enum fms_role {
     FMS_PART   /* of a weight, found from its head */
 } fms_role;
 
-typedef struct fms_form {
+typedef struct fms_quant_form {
     const char *name;
     fm_status (*role)(fms_role *out, const fms_scan *s, const fm_entry *e);
     /* Fills *out (form, part[0] = e and rounded are set) for a head; checks shapes. */
@@ -70,10 +70,10 @@ typedef struct fms_form {
     /* Rows [first, first + rows) in m's dtype; flags as in fm_provider.range. */
     fm_status (*make)(uint8_t *dst, const fms_made *m, const fm_provider *p, uint64_t first,
                       uint64_t rows, unsigned flags);
-} fms_form;
+} fms_quant_form;
 
-extern const fms_form fms_form_f8, fms_form_gptq, fms_form_awq, fms_form_bnb, fms_form_ct,
-    fms_form_mxfp4;
+extern const fms_quant_form fms_quant_form_f8, fms_quant_form_gptq, fms_quant_form_awq,
+    fms_quant_form_bnb, fms_quant_form_ct, fms_quant_form_mxfp4;
 
 /* quant_config.c: reads quantization_config of a config.json; names what it does not know. */
 FM_CHECKED fm_status fms_quant_of(fms_quant *out, const fm_json *config, const char *what);

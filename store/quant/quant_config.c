@@ -104,7 +104,7 @@ static fm_status gptq(fms_quant *out, const fm_json *q, const char *what)
     const char *format = fm_json_cstr(fm_json_get(q, "checkpoint_format"), NULL);
     const char *words = fm_json_cstr(fm_json_get(q, "pack_dtype"), "int32");
     format = format ? format : fm_json_cstr(fm_json_get(q, "format"), "gptq");
-    out->form = &fms_form_gptq;
+    out->form = &fms_quant_form_gptq;
     out->plus_1 = strcmp(format, "gptq") == 0;
     FM_TRY(fms_quant_keys(q, search, others, what));
     if (!out->plus_1 && strcmp(format, "gptq_v2") != 0)
@@ -119,7 +119,7 @@ static fm_status awq(fms_quant *out, const fm_json *q, const char *what)
     const char *format = fm_json_cstr(fm_json_get(q, "version"), NULL);
     const char *backend = fm_json_cstr(fm_json_get(q, "backend"), "");
     format = format ? format : fm_json_cstr(fm_json_get(q, "format"), "gemm");
-    out->form = &fms_form_awq;
+    out->form = &fms_quant_form_awq;
     FM_TRY(fms_quant_keys(q, search, others, what));
     if (strcmp(format, "gemm") != 0 && strcmp(format, "GEMM") != 0)
         return fms_quant_refuse(what, "version", format);
@@ -151,7 +151,7 @@ static fm_status bitsandbytes(fms_quant *out, const fm_json *q, const char *what
                                         "target_parameters",
                                         NULL};
     static const char *const off[] = {"llm_int8_has_fp16_weight", NULL};
-    out->form = &fms_form_bnb;
+    out->form = &fms_quant_form_bnb;
     return fms_quant_keys(q, known, off, what);
 }
 
@@ -160,7 +160,7 @@ static fm_status mxfp4(fms_quant *out, const fm_json *q, const char *what)
     static const char *const known[] = {"quant_method", "modules_to_not_convert", "dequantize",
                                         NULL};
     static const char *const off[] = {NULL};
-    out->form = &fms_form_mxfp4;
+    out->form = &fms_quant_form_mxfp4;
     return fms_quant_keys(q, known, off, what);
 }
 

@@ -63,7 +63,7 @@ static fm_status groups_of(fms_quant *s, const fm_json *q, const char *what)
 
 fm_status fms_quant_f8(fms_quant *out, const fm_json *q, const char *method, const char *what)
 {
-    out->form = &fms_form_f8;
+    out->form = &fms_quant_form_f8;
     out->suffix = ".weight_scale";
     if (strcmp(method, "fp8") == 0) {
         const char *fmt = fm_json_cstr(fm_json_get(q, "fmt"), "e4m3");
@@ -215,4 +215,4 @@ static fm_status f8_make(uint8_t *dst, const fms_made *s, const fm_provider *p, 
     return rc;
 }
 
-const fms_form fms_form_f8 = {"fp8", f8_role, f8_take, f8_id, f8_make};
+const fms_quant_form fms_quant_form_f8 = {"fp8", f8_role, f8_take, f8_id, f8_make};
