@@ -27,6 +27,9 @@
  *   compressed-tensors   int, 4 or 8 bits: X.weight_packed I32 [n, ceil(k*bits/32)],
  *                        X.weight_shape, or X.weight I8 [n, k]; X.weight_scale [n, g] or one
  *                        number; X.weight_zero_point: (code - zero) * scale
+ *   torchao              Int4Tensor: X._weight_qdata I8 [n, k/2], X._weight_scale, _zero_point [g,
+ *                        n]: code * scale + zero. Others: I8 [n, k], scale and zero_point [n, g]:
+ *                        (code - zero) * scale
  *   mxfp4                X_blocks U8 [.., n, k/32, 16], X_scales U8 [.., n, k/32]: X [.., n, k] of
  *                        4-bit floats times powers of two (a view's MXFP4)
  *
@@ -34,8 +37,8 @@
  * computes in ("torch_dtype", "dtype"; bfloat16 where it names none), the result of transformers
  * with dequantize=True and of compressed-tensors for a decompressed model. Of gptq, awq and
  * compressed-tensors' int: the type of the scales (of F32 scales that of the config). Of
- * bitsandbytes: the type in quant_state, of 8 bits that of the config. These are the weights that
- * the libraries make. Scales of activations and of cached keys and values belong to a rounding that
+ * bitsandbytes: the type in quant_state, of 8 bits and of torchao that of the config. These are the
+ * weights that the libraries make. Scales of activations and of cached keys and values belong to a rounding that
  * is not done here; they are left out. */
 #ifndef FM_STORE_SCALED_H
 #define FM_STORE_SCALED_H

@@ -35,6 +35,10 @@ float fms_code_value(const fms_code_block *b, uint8_t code)
         const float x = (float)((int)code - 128) * b->scale;
         return rounded(x * FMS_CODE_127TH, b->how);
     }
+    case FMS_CODE_ADD: {
+        const float x = (float)((int)code - 8) * b->scale;
+        return rounded(x + b->add, b->how);
+    }
     default:
         return rounded((float)((int)code - (int)b->zero) * b->scale, b->how);
     }

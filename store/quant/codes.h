@@ -22,6 +22,7 @@ enum {
     FMS_CODE_NF4 = 1,  /* bitsandbytes' normal floats of 4 bits, times scale */
     FMS_CODE_FP4 = 2,  /* bitsandbytes' floats of 4 bits, times scale */
     FMS_CODE_INT8 = 3, /* bitsandbytes' LLM.int8: (code - 128) * scale * (1 / 127) */
+    FMS_CODE_ADD = 4,  /* (code - 8) * scale + add; in no block: add has no place there */
     FMS_CODE_KIND = 15,
     FMS_CODE_F32 = 0, /* what the product is rounded to */
     FMS_CODE_F16 = 16,
@@ -35,6 +36,7 @@ enum {
 typedef struct fms_code_block {
     uint8_t how, zero;
     float scale;
+    float add; /* of kind ADD */
 } fms_code_block;
 
 /* The rounding to a dtype: F32, F16, BF16. */

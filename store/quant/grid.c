@@ -53,7 +53,7 @@ static fm_dtype codes_of(const fms_made *m)
     for (size_t i = 0; i < FM_ARRAY_LEN(four); i++) {
         const fm_dtype layout = m->bits == 4 ? four[i] : eight[i];
         const uint64_t elems = fm_dtype_get(layout)->block_elems;
-        if (m->group && m->group % elems == 0 && m->k % elems == 0)
+        if (m->kind != FMS_CODE_ADD && m->group && m->group % elems == 0 && m->k % elems == 0)
             return layout;
     }
     return m->rounded;
@@ -85,17 +85,18 @@ static fm_dtype integers_of(const fms_grid *g)
     for (uint64_t i = 0; i < m->n * m->groups; i++) {
         const float step = step_of(m, g->scale[i]);
         centred = centred && zero_at(g, i) == middle;
-        if (!is_near(step) || !(fabsf(step * (float)zero_at(g, i)) <= 65504.0f))
+        const float least = (g->add ? g->add[i] : 0.0f) - step * (float)zero_at(g, i);
+        if (!is_near(step) || !(fabsf(least) <= 65504.0f))
             return m->rounded;
     }
     if (m->bits == 4)
-        return centred ? FM_Q4_0 : FM_Q4_1;
+        return centred && !g->add ? FM_Q4_0 : FM_Q4_1;
     return centred ? FM_Q8_0 : m->rounded;
 }
 
 fm_status fms_grid_layout(fms_made *m, const fms_scan *s, fms_grid_fill fill)
 {
-    const bool blocks = m->kind == FMS_CODE_INT || m->kind == FMS_CODE_INT8;
+    const bool blocks = m->kind != FMS_CODE_NF4 && m->kind != FMS_CODE_FP4;
     m->dtype = m->rounded;
     FM_TRY(order_of(m, s->p));
     if (s->as == FM_PLAIN_CODES)
@@ -115,6 +116,7 @@ void fms_grid_release(fms_grid *g)
     fm_free(g->raw);
     fm_free(g->scale);
     fm_free(g->zero);
+    fm_free(g->add);
     fm_free(g->index);
 }
 
@@ -124,7 +126,8 @@ static fms_code_block block_at(const fms_grid *g, uint64_t row, uint64_t col)
     const uint64_t at = row * m->groups + (g->index ? g->index[col] : col / m->group);
     return (fms_code_block){.how = (uint8_t)(m->kind | fms_code_rounding(m->rounded)),
                             .zero = g->zero ? g->zero[at] : g->zero_all,
-                            .scale = g->scale[at]};
+                            .scale = g->scale[at],
+                            .add = g->add ? g->add[at] : 0.0f};
 }
 
 /* Columns from col on that lie in one group. */
@@ -168,7 +171,7 @@ static void integer_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uin
         fm_put_u16(dst, fm_f32_to_f16(step));
         dst += 2;
         if (type == FM_Q4_1) {
-            fm_put_u16(dst, fm_f32_to_f16(-(step * (float)b.zero)));
+            fm_put_u16(dst, fm_f32_to_f16(b.add - step * (float)b.zero));
             dst += 2;
         }
         for (uint32_t i = 0; i < 16 && type != FM_Q8_0; i++)

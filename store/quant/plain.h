@@ -25,7 +25,7 @@ typedef struct fms_quant {
     uint64_t group;      /* columns that share a scale; 0: all of a row */
     bool plus_1;         /* GPTQ's first format: a zero is stored less one */
     bool asymmetric;     /* compressed-tensors: there are zeros */
-    bool words;          /* compressed-tensors: codes lie in int32 words */
+    bool words;          /* several codes lie in a word or byte */
 } fms_quant;
 
 typedef struct fms_scan {
@@ -73,7 +73,7 @@ typedef struct fms_quant_form {
 } fms_quant_form;
 
 extern const fms_quant_form fms_quant_form_f8, fms_quant_form_gptq, fms_quant_form_awq,
-    fms_quant_form_bnb, fms_quant_form_ct, fms_quant_form_mxfp4;
+    fms_quant_form_bnb, fms_quant_form_ct, fms_quant_form_mxfp4, fms_quant_form_torchao;
 
 /* quant_config.c: reads quantization_config of a config.json; names what it does not know. */
 FM_CHECKED fm_status fms_quant_of(fms_quant *out, const fm_json *config, const char *what);
@@ -82,6 +82,8 @@ FM_CHECKED fm_status fms_quant_f8(fms_quant *out, const fm_json *q, const char *
                                   const char *what);
 /* compressed.c: the part of it for compressed-tensors. */
 FM_CHECKED fm_status fms_quant_ct(fms_quant *out, const fm_json *q, const char *what);
+/* torchao.c: the part of it for torchao. */
+FM_CHECKED fm_status fms_quant_torchao(fms_quant *out, const fm_json *q, const char *what);
 /* FM_EUNSUPPORTED: "<what>: config field 'quantization_config' has <field> <value>, ..." */
 fm_status fms_quant_refuse(const char *what, const char *field, const char *value);
 /* Every key of o must be in known (NULL-terminated), or stand for nothing in off: null, false, an
@@ -119,6 +121,7 @@ typedef struct fms_grid {
     uint8_t *raw;    /* the tensor of codes */
     float *scale;    /* [n, groups] */
     uint8_t *zero;   /* [n, groups]; NULL: zero_all */
+    float *add;      /* [n, groups], of kind ADD; else NULL */
     uint32_t *index; /* [k] group of a column; NULL: column / m->group */
     uint8_t zero_all;
     /* The codes of a row, one a byte. */

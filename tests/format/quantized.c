@@ -20,6 +20,8 @@ static const struct {
     {"llama-bnb-nf4", FM_BF16, "C4/64", "BF16"},  {"llama-bnb-fp4", FM_F32, "C4/64", "F32"},
     {"llama-bnb-int8", FM_F16, "C8/128", "Q8_0"}, {"llama-ct-int4", FM_BF16, "C4/32", "Q4_1"},
     {"llama-ct-int8", FM_BF16, "C8/128", "Q8_0"}, {"llama-ct-pack8", FM_BF16, "C8/128", "Q8_0"},
+    {"llama-ao-int4", FM_BF16, "BF16", "Q4_1"},   {"llama-ao-intx", FM_BF16, "C4/32", "Q4_1"},
+    {"llama-ao-int8", FM_BF16, "C8/128", "Q8_0"},
 };
 
 static char *golden(const char *name, const char *file)
@@ -248,6 +250,13 @@ static void drop(model *m)
 #define GPTQ "\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":32"
 #define AWQ "\"quant_method\":\"awq\",\"bits\":4,\"group_size\":32"
 #define BNB "\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true"
+#define AO(type)                                                                                   \
+    "\"quant_method\":\"torchao\",\"quant_type\":{\"default\":{\"_type\":\"" type                  \
+    "\",\"_data\":{\"int4_packing_format\":{\"_data\":\"PLAIN\"}}}}"
+#define QDATA                                                                                      \
+    {                                                                                              \
+        "a._weight_qdata", FM_I8, {2, {8, 16}}, NULL                                               \
+    }
 #define CT_OF(format, weights, more)                                                               \
     "\"quant_method\":\"compressed-tensors\",\"format\":\"" format "\"," more                      \
     "\"config_groups\":{\"g\":{\"weights\":{" weights "}}}"
@@ -269,6 +278,17 @@ TEST(unknown_settings_are_refused_by_name)
         {"llama", "\"quant_method\":\"gptq\",\"bits\":3", "bits' is 3", FM_EUNSUPPORTED},
         {"llama", "\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":0", "group_size", FM_EINVAL},
         {"gpt2", GPTQ, "GPT-2", FM_EUNSUPPORTED},
+        {"llama", "\"quant_method\":\"torchao\",\"quant_type\":\"int4wo\"", "quant_type",
+         FM_EUNSUPPORTED},
+        {"llama",
+         "\"quant_method\":\"torchao\",\"quant_type\":{\"default\":{\"_type\":"
+         "\"Float8WeightOnlyConfig\"}}",
+         "Float8WeightOnlyConfig", FM_EUNSUPPORTED},
+        {"llama",
+         "\"quant_method\":\"torchao\",\"quant_type\":{\"default\":{\"_type\":"
+         "\"Int4WeightOnlyConfig\",\"_data\":{\"int4_packing_format\":{\"_data\":\"TILE_PACKED_TO_"
+         "4D\"}}}}",
+         "TILE_PACKED_TO_4D", FM_EUNSUPPORTED},
         {"llama", AWQ ",\"version\":\"gemv\"", "gemv", FM_EUNSUPPORTED},
         {"llama", AWQ ",\"zero_point\":false", "zero_point", FM_EUNSUPPORTED},
         {"llama", "\"quant_method\":\"awq\",\"bits\":8", "4 is read", FM_EUNSUPPORTED},
@@ -360,6 +380,18 @@ TEST(tensors_that_do_not_fit_are_refused_by_name)
         {GPTQ, "a.g_idx", {QWEIGHT, QZEROS, GSCALES, {"a.g_idx", FM_I32, {1, {63}}, NULL}}},
         {GPTQ, "both there", {QWEIGHT, QZEROS, GSCALES, {"a.weight", FM_F16, {2, {8, 64}}, NULL}}},
         {AWQ, "no '.qzeros'", {{"a.qweight", FM_I32, {2, {64, 1}}, NULL}, GSCALES}},
+        {AO("Int4WeightOnlyConfig"),
+         "a._weight_qdata' is U8",
+         {{"a._weight_qdata", FM_U8, {2, {8, 16}}, NULL}}},
+        {AO("Int4WeightOnlyConfig"),
+         "no '._weight_zero_point'",
+         {QDATA, {"a._weight_scale", FM_BF16, {2, {1, 8}}, NULL}}},
+        {AO("Int4WeightOnlyConfig"),
+         "not 3 equal groups",
+         {QDATA, {"a._weight_scale", FM_BF16, {2, {3, 8}}, NULL}}},
+        {AO("Int4WeightOnlyConfig"),
+         "scales activations",
+         {QDATA, {"a._weight_act_pre_scale", FM_BF16, {1, {32}}, NULL}}},
         {BNB, "no 'quant_state", {NF4, ABSMAX}},
         {BNB, "field 'shape'", {NF4, ABSMAX, BLOB(no_shape)}},
         {BNB, "256 bytes; 8 x 128", {NF4, ABSMAX, BLOB(too_wide)}},
@@ -398,6 +430,29 @@ TEST(blocks_that_begin_inside_of_rows_are_refused)
     const piece t[] = {{"a.weight", FM_U8, {2, {240, 1}}, NULL}, ABSMAX, BLOB(in_rows)};
     make(&m, "llama", BNB, t, 3);
     tk_fails(fm_plain_open(&v, m.tree, &m.p, "m"), FM_EUNSUPPORTED, "inside of its rows");
+    drop(&m);
+}
+
+TEST(numbers_beyond_the_bits_of_the_config_are_refused)
+{
+    static const int8_t far[8 * 32] = {[70] = -9};
+    static const char config[] =
+        "\"quant_method\":\"torchao\",\"quant_type\":{\"default\":{\"_type\":"
+        "\"IntxWeightOnlyConfig\","
+        "\"_data\":{\"weight_dtype\":{\"_data\":\"int4\"},\"intx_packing_format\":{\"_data\":"
+        "\"UNPACKED_TO_INT8\"}}}}";
+    const piece t[] = {{"a._weight_qdata", FM_I8, {2, {8, 32}}, far},
+                       {"a._weight_scale", FM_F32, {2, {8, 1}}, NULL}};
+    uint16_t w[8 * 32];
+    model m;
+    fm_plain *v = NULL;
+    make(&m, "llama", config, t, 2);
+    tk_ok(fm_plain_open(&v, m.tree, &m.p, "m"));
+    const fm_provider *p = fm_plain_provider(v);
+    const fm_entry *e = fm_tree_find(fm_plain_tree(v), "tensors/a.weight");
+    assert_non_null(e);
+    tk_fails(p->read(p->ctx, e, w), FM_EBASE, "-9 is no number of 4 bits");
+    fm_plain_close(v);
     drop(&m);
 }
 
@@ -446,6 +501,7 @@ int main(void)
         cmocka_unit_test(unknown_settings_are_refused_by_name),
         cmocka_unit_test(tensors_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(blocks_that_begin_inside_of_rows_are_refused),
+        cmocka_unit_test(numbers_beyond_the_bits_of_the_config_are_refused),
         cmocka_unit_test(weights_are_those_of_the_libraries),
         cmocka_unit_test(exports_keep_codes_or_widen_them),
         cmocka_unit_test(mxfp4_pairs_are_mxfp4_blocks),

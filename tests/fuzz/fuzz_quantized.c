@@ -58,7 +58,10 @@ static void put_tensor(fm_tree *tree, memory *m, fm_cursor *c)
                                         "a_blocks",
                                         "a_scales",
                                         "a.weight_scale_inv",
-                                        "b.weight"};
+                                        "b.weight",
+                                        "a._weight_qdata",
+                                        "a._weight_scale",
+                                        "a._weight_zero_point"};
     const char *name = names[fm_cursor_u8(c) % FM_ARRAY_LEN(names)];
     const fm_dtype dtype = (fm_dtype)(1 + fm_cursor_u8(c) % (FM_U8));
     fm_shape shape = {.rank = fm_cursor_u8(c) % 5};

@@ -139,7 +139,8 @@ TEST(quantized_checkpoints_match)
 {
     static const char *const names[] = {
         "llama-gptq",    "llama-gptq-act", "llama-gptq-8",  "llama-awq",     "llama-bnb-nf4",
-        "llama-bnb-fp4", "llama-bnb-int8", "llama-ct-int4", "llama-ct-int8", "llama-ct-pack8"};
+        "llama-bnb-fp4", "llama-bnb-int8", "llama-ct-int4", "llama-ct-int8", "llama-ct-pack8",
+        "llama-ao-int4", "llama-ao-intx",  "llama-ao-int8"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

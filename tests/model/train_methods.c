@@ -707,7 +707,7 @@ TEST(a_stem_of_codes_trains_as_its_values_do)
 {
     static const char *const names[] = {"llama-gptq",    "llama-gptq-act", "llama-gptq-8",
                                         "llama-awq",     "llama-bnb-nf4",  "llama-bnb-int8",
-                                        "llama-ct-int4", "llama-ct-int8"};
+                                        "llama-ct-int4", "llama-ct-int8",  "llama-ao-int4"};
     static const char *const some[] = {"r=4", "r=4 dora=true", "method=full", NULL};
     static const char *const all[] = {"r=4", "r=2 modules_to_save=up_proj", "method=ia3", NULL};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

@@ -3,11 +3,11 @@
 folder as its tool writes it, and the logits in float32 of the weights that the tool's own code makes of it; two of these
 weights beside them.
 
-bitsandbytes and compressed-tensors are the libraries themselves. GPTQ and AWQ are written down here: their codes by round to
+bitsandbytes, compressed-tensors and torchao (but its Int4Tensor) are the libraries themselves. GPTQ and AWQ are written down here: their codes by round to
 nearest, their weights by the formulas of AutoGPTQ (scales[g_idx] * (weight - zeros), zeros + 1 in the first format) and of
 AutoAWQ (dequantize_gemm), in float16 by torch.
 
-Needs torch, transformers, accelerate, safetensors, bitsandbytes 0.50, compressed-tensors 0.20."""
+Needs torch, transformers, accelerate, safetensors, bitsandbytes 0.50, compressed-tensors 0.20, torchao 0.18."""
 import json
 import pathlib
 import shutil
@@ -155,6 +155,46 @@ def compressed(name, form, args):
                           "ignore": ["lm_head"], "kv_cache_scheme": None}, weights, torch.bfloat16)
 
 
+def torchao(name, how, int4):
+    """int4: an Int4Tensor, which the library makes and multiplies on a GPU alone (code * scale + zero_point: fbgemm's
+    int4_row_quantize_zp and pack_int4); else a type that it dequantizes."""
+    from torchao.core.config import config_to_dict
+    from torchao.prototype.safetensors.safetensors_support import flatten_tensor_state_dict
+    from torchao.quantization import Int4Tensor, quantize_
+    state, weights = plain(torch.bfloat16), {}
+    for m in MODULES:
+        w = state[f"{m}.weight"]
+        n, k = w.shape
+        if int4:
+            x = w.float().view(n, -1, 32)
+            low = x.amin(-1)
+            scale = ((x.amax(-1) - low) / 15).bfloat16()
+            zero = (low + 8 * scale.float()).bfloat16()
+            code = ((x - low[..., None]) / scale.float()[..., None]).round().clamp(0, 15) - 8
+            weights[m] = (code * scale.float()[..., None] + zero.float()[..., None]).view(n, k).bfloat16()
+            code = code.view(n, k).to(torch.int8)
+            state[f"{m}.weight"] = Int4Tensor(code[:, ::2] & 15 | code[:, 1::2] << 4, scale.T.contiguous(), zero.T.contiguous(),
+                                              [1, 32], torch.Size([n, k]))
+        else:
+            one = torch.nn.Sequential(torch.nn.Linear(k, n, bias=False)).bfloat16()
+            one[0].weight = torch.nn.Parameter(w)
+            quantize_(one, how)
+            state[f"{m}.weight"] = one[0].weight.data
+            weights[m] = one[0].weight.dequantize()
+            assert weights[m].dtype == torch.bfloat16
+    tensors, _ = flatten_tensor_state_dict(state)
+    write(name, tensors, {"quant_method": "torchao", "quant_type": {"default": config_to_dict(how)}, "modules_to_not_convert": None,
+                          "include_input_output_embeddings": False, "untie_embedding_weights": False}, weights, torch.bfloat16)
+
+
+def ao(name, **kw):
+    import torchao.quantization as t
+    if "group" in kw:
+        kw["granularity"] = t.PerGroup(kw.pop("group"))
+        kw["mapping_type"] = t.quant_primitives.MappingType.ASYMMETRIC
+    return getattr(t, name)(**kw)
+
+
 def bnb4(**kw):
     return BitsAndBytesConfig(load_in_4bit=True, **kw)
 
@@ -172,6 +212,9 @@ make = {
     "llama-ct-int4": lambda n: compressed(n, "pack-quantized", dict(INT, num_bits=4, strategy="group", group_size=32, symmetric=False)),
     "llama-ct-int8": lambda n: compressed(n, "int-quantized", dict(INT, num_bits=8, strategy="channel", symmetric=True)),
     "llama-ct-pack8": lambda n: compressed(n, "pack-quantized", dict(INT, num_bits=8, strategy="tensor", symmetric=True)),
+    "llama-ao-int4": lambda n: torchao(n, ao("Int4WeightOnlyConfig", group_size=32), True),
+    "llama-ao-intx": lambda n: torchao(n, ao("IntxWeightOnlyConfig", weight_dtype=torch.int4, group=32), False),
+    "llama-ao-int8": lambda n: torchao(n, ao("Int8WeightOnlyConfig", version=2), False),
 }
 for name, fn in make.items():
     if not only or name in only:
