@@ -305,6 +305,11 @@ static fm_status copy_fields(fm_json *to, const fm_json *from, const char *const
     return FM_OK;
 }
 
+static fm_status put_out(fm_json *config, const char *field)
+{
+    return fm_json_get(config, field) ? fm_json_set(config, field, fm_json_new_null()) : FM_OK;
+}
+
 static fm_status config_left(fm_json **out, const fm_adapted *v, size_t place)
 {
     static const char *const virtual[] = {"num_virtual_tokens", "num_transformer_submodules",
@@ -318,11 +323,11 @@ static fm_status config_left(fm_json **out, const fm_adapted *v, size_t place)
     *out = own ? fm_json_copy(config) : fm_json_new_object();
     if (!*out)
         return FM_ENOMEM;
-    if (own) { /* a LoRA whose rows of tokens or start are part of weights now */
-        FM_THEN(rc, fm_json_set(*out, "trainable_token_indices", fm_json_new_null()));
-        FM_THEN(rc, fm_json_set(*out, "init_lora_weights", fm_json_new_bool(true)));
-        if (v->use == FM_ADAPTED_MERGE) /* such factors are all part of weights now */
-            FM_THEN(rc, fm_json_set(*out, "fan_in_fan_out", fm_json_new_bool(false)));
+    if (own) { /* a LoRA whose rows of tokens, start or all factors are part of weights now */
+        rc = put_out(*out, "trainable_token_indices");
+        FM_THEN(rc, put_out(*out, "init_lora_weights"));
+        if (v->use == FM_ADAPTED_MERGE)
+            FM_THEN(rc, put_out(*out, "fan_in_fan_out"));
     } else if (strcmp(kind, "prompt") == 0) {
         FM_THEN(rc, fm_json_set(*out, "peft_type", fm_json_new_str("PROMPT_TUNING")));
         FM_THEN(rc, copy_fields(*out, config, virtual, FM_ARRAY_LEN(virtual)));

@@ -1,6 +1,7 @@
 /* Every kind of PEFT that runs, as PEFT saved it: its logits, its merged weights, its bytes. */
 #include "tests/model/infer_kit.h"
 #include "tests/format/fixtures.h"
+#include "train/train.h"
 
 #define ROOM "/tests/model/golden/peft_kinds/"
 #define LIMIT 1e-5
@@ -192,6 +193,158 @@ TEST(what_engines_add_is_merged)
         check_case(names[i]);
 }
 
+/* ==== one on the other ==== */
+
+/* An adapter of the reference data (by its own name) or of this room, on a tree. */
+typedef struct layer {
+    fm_source *src;
+    fm_tree *tree;
+    ik_mem mem;
+} layer;
+
+static void lay(layer *l, const fm_tree *on, const fm_provider *from, const char *name)
+{
+    char *dir = fm_asprintf("%s%s%s", FM_SOURCE_DIR, ROOM, name);
+    char *shared = fm_asprintf("arch/llama/peft/%s", name);
+
+    memset(l, 0, sizeof(*l));
+    if (!fm_path_exists(dir)) {
+        fm_free(dir);
+        dir = tk_shared(shared);
+    }
+    tk_ok(fm_source_open(&l->src, dir));
+    tk_ok(fm_adapter_apply(&l->tree, on, fm_source_tree(l->src), name, NULL));
+    l->mem.behind[0] = *from;
+    l->mem.behind[1] = fm_source_provider(l->src);
+    l->mem.behind_count = 2;
+    fm_free(shared);
+    fm_free(dir);
+}
+
+static void lift(layer *l)
+{
+    fm_tree_free(l->tree);
+    fm_source_close(l->src);
+    ik_mem_free(&l->mem);
+}
+
+static void logits_of(const fm_tree *tree, const fm_provider *p, float *out, const char *what)
+{
+    static const int32_t ids[8] = {9, 3, 17, 6, 5, 4, 3, 3};
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = NULL;
+    tk_ok(fm_model_load(&m, e, tree, p, what));
+    ik_logits(m, ids, 8, 3, out);
+    fm_model_close(m);
+    fm_engine_free(e);
+}
+
+/* The upper adapter on what the lower one was merged into, beside both on the base. */
+typedef struct stack {
+    fm_source *base, *merged;
+    layer lower, both, apart;
+    fm_provider of_base, of_lower, of_merged, of_both, of_apart;
+} stack;
+
+static void build(stack *s, const char *lower, const char *upper)
+{
+    char *dir = tk_scratch(), *out = fm_path_join(dir, "merged");
+
+    s->base = ik_source("arch/llama");
+    s->of_base = fm_source_provider(s->base);
+    lay(&s->lower, fm_source_tree(s->base), &s->of_base, lower);
+    s->of_lower = ik_provider(&s->lower.mem);
+    tk_ok(fm_export(s->lower.tree, &s->of_lower, out, FM_EXPORT_HF, FM_DTYPE_NONE));
+    tk_ok(fm_source_open(&s->merged, out));
+    s->of_merged = fm_source_provider(s->merged);
+    lay(&s->both, s->lower.tree, &s->of_lower, upper);
+    lay(&s->apart, fm_source_tree(s->merged), &s->of_merged, upper);
+    s->of_both = ik_provider(&s->both.mem);
+    s->of_apart = ik_provider(&s->apart.mem);
+    fm_free(out);
+    fm_free(dir);
+}
+
+static void demolish(stack *s)
+{
+    lift(&s->both);
+    lift(&s->apart);
+    lift(&s->lower);
+    fm_source_close(s->merged);
+    fm_source_close(s->base);
+}
+
+TEST(what_lies_below_a_changed_weight_is_part_of_it)
+{
+    static const char *const pairs[][2] = {{"lora", "oft"},
+                                           {"oft", "lora"},
+                                           {"dora", "loha"},
+                                           {"ia3", "hra"},
+                                           {"vera", "lokr"},
+                                           {"lokr", "vera"},
+                                           {"rslora", "pissa"},
+                                           {"loha", "oft-shared"},
+                                           {"oft", "tokens"},
+                                           {"tokens", "lora"},
+                                           {"ln-tuning", "fourierft"},
+                                           {"lora", "vera"},
+                                           {"oft", "dora"},
+                                           {"merge-embedding", "tokens"}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(pairs); i++) {
+        stack s;
+        char what[80];
+        float both[8 * 160], apart[8 * 160], lower[8 * 160];
+        (void)snprintf(what, sizeof(what), "%s under %s", pairs[i][0], pairs[i][1]);
+        build(&s, pairs[i][0], pairs[i][1]);
+        logits_of(s.both.tree, &s.of_both, both, what);
+        logits_of(s.apart.tree, &s.of_apart, apart, what);
+        logits_of(s.lower.tree, &s.of_lower, lower, what);
+        tk_assert_le(tk_rel_norm(both, apart, 8 * 160), LIMIT, what);
+        assert_true(tk_rel_norm(both, lower, 8 * 160) > 1e-3);
+        demolish(&s);
+    }
+}
+
+/* ==== training ==== */
+
+TEST(a_lora_trains_on_a_changed_weight)
+{
+    static const int32_t ids[8] = {9, 3, 17, 6, 5, 4, 3, 3};
+    stack s;
+    fm_train_result g[2];
+    double loss[2];
+    fm_engine *e = ik_engine(1, 64);
+    build(&s, "oft", "lora");
+    tk_ok(fm_train_gradients(e, s.both.tree, &s.of_both, ids, ids, 1, 8, &loss[0], &g[0]));
+    tk_ok(fm_train_gradients(e, s.apart.tree, &s.of_apart, ids, ids, 1, 8, &loss[1], &g[1]));
+    assert_true(loss[0] == loss[1]);
+    assert_int_equal(g[0].count, g[1].count);
+    for (size_t i = 0; i < g[0].count; i++)
+        assert_memory_equal(g[0].tensors[i].data, g[1].tensors[i].data, g[0].tensors[i].bytes);
+    fm_train_result_release(&g[0]);
+    fm_train_result_release(&g[1]);
+    demolish(&s);
+    fm_engine_free(e);
+}
+
+TEST(a_kind_without_gradients_is_refused_by_name)
+{
+    static const char *const names[] = {"oft", "adalora", "lora-tokens", "pissa"};
+    static const int32_t ids[8] = {9, 3, 17, 6, 5, 4, 3, 3};
+    fm_engine *e = ik_engine(1, 64);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+        pair p;
+        double loss;
+        fm_train_result g;
+        open_pair(&p, names[i]);
+        const fm_provider from = ik_provider(&p.mem);
+        tk_fails(fm_train_gradients(e, p.both, &from, ids, ids, 1, 8, &loss, &g), FM_EUNSUPPORTED,
+                 "not trained here");
+        close_pair(&p);
+    }
+    fm_engine_free(e);
+}
+
 int main(void)
 {
     char *here = tk_shared("arch/llama");
@@ -205,6 +358,9 @@ int main(void)
         cmocka_unit_test(rows_norms_and_prompts_match),
         cmocka_unit_test(starts_that_change_the_base_match),
         cmocka_unit_test(what_engines_add_is_merged),
+        cmocka_unit_test(what_lies_below_a_changed_weight_is_part_of_it),
+        cmocka_unit_test(a_lora_trains_on_a_changed_weight),
+        cmocka_unit_test(a_kind_without_gradients_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,10 @@
 /* method.c - what trains, by the settings or by an adapter that exists. */
 #include "train/net/method.h"
 
+#include "store/adapted.h"
 #include "store/base/mem.h"
-#include "store/scaled.h"
 #include "store/base/text/regex.h"
+#include "store/scaled.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -264,6 +265,45 @@ static void set_dropout(fmt_net *net, float dropout)
                 l->term[t].dropout = dropout;
 }
 
+/* Only what an engine has terms for has gradients: settings and kinds that store/adapted.h folds into
+ * weights have none. prefix: "adapters/0-lora/". */
+static fm_status check_trained(const fm_json *config, const char *prefix)
+{
+    static const char *const folded[] = {"lora_bias", "trainable_token_indices"};
+    static const char *const kinds[] = {"lora", "dora", "ia3", "prefix", "prompt"};
+    const char *kind = strchr(prefix, '-'), *set = NULL;
+    const char *start = fm_json_cstr(fm_json_get(config, "init_lora_weights"), "");
+    bool known = false;
+
+    for (size_t i = 0; kind && i < FM_ARRAY_LEN(kinds); i++)
+        known = known || (strncmp(kind + 1, kinds[i], strlen(kinds[i])) == 0 &&
+                          kind[1 + strlen(kinds[i])] == '/');
+    if (!known)
+        return fm_fail(FM_EUNSUPPORTED, "%s: adapters of this kind run but are not trained here",
+                       prefix);
+    for (size_t i = 0; i < FM_ARRAY_LEN(folded); i++)
+        if (fm_json_bool(fm_json_get(config, folded[i]), false) ||
+            fm_json_count(fm_json_get(config, folded[i])) > 0)
+            set = folded[i];
+    if (strcmp(start, "pissa") == 0 || strcmp(start, "olora") == 0 || strcmp(start, "OLoRA") == 0)
+        set = "init_lora_weights";
+    return set ? fm_fail(FM_EUNSUPPORTED,
+                         "%s: an adapter with '%s' set runs but is not trained here", prefix, set)
+               : FM_OK;
+}
+
+fm_status fmt_check_trained(const char *prefix, const fm_tree *tree, const fm_provider *p)
+{
+    fm_json *config = NULL;
+    bool found = false;
+    fm_status rc = read_config(&config, tree, p, prefix, &found);
+
+    if (rc == FM_OK && found)
+        rc = check_trained(config, prefix);
+    fm_json_free(config);
+    return rc;
+}
+
 fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *parent,
                                   const fm_tree *tree, const fm_provider *p, const char *prefix,
                                   fm_json **config)
@@ -275,6 +315,7 @@ fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *p
 
     if (rc == FM_OK && !found)
         rc = fm_fail(FM_ENOTFOUND, "%s" ADAPTER_CONFIG " is missing", prefix);
+    FM_THEN(rc, check_trained(*config, prefix));
     fm_tree_range(tree, prefix, &begin, &end);
     for (size_t i = begin; i < end && rc == FM_OK; i++)
         if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
@@ -370,17 +411,22 @@ void fmt_method_bind(fmt_net *net, fmt_params *ps)
 fm_status fmt_method_fill(fmt_net *net, fmt_params *ps, const fmt_method *m)
 {
     fm_plain *plain = NULL;
+    fm_adapted *adapted = NULL;
     fmt_method seen = *m;
     fm_status rc = fm_plain_open(&plain, m->parent, m->p, "the parent");
 
+    if (rc == FM_OK)
+        rc = fm_adapted_open(&adapted, fm_plain_tree(plain), fm_plain_provider(plain),
+                             FM_ADAPTED_RUN, FM_DTYPE_NONE, "the parent");
     if (rc == FM_OK) {
-        seen.parent = fm_plain_tree(plain);
-        seen.p = fm_plain_provider(plain);
+        seen.parent = fm_adapted_tree(adapted);
+        seen.p = fm_adapted_provider(adapted);
     }
     FM_THEN(rc, fmt_dora_prepare(net, seen.parent, seen.p));
     FM_THEN(rc, fmt_method_begin(net, ps, &seen));
     if (rc == FM_OK && m->init)
         rc = fmt_params_load(ps, m->init, m->init_p, "", false);
+    fm_adapted_close(adapted);
     fm_plain_close(plain);
     return rc;
 }

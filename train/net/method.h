@@ -49,6 +49,10 @@ FM_CHECKED fm_status fmt_method_declare(fmt_net *net, fmt_params *ps, const fmt_
 FM_CHECKED fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *parent,
                                              const fm_tree *tree, const fm_provider *p,
                                              const char *prefix, fm_json **config);
+/* FM_EUNSUPPORTED: the adapter at prefix is of a kind, or has a setting, that runs and has no
+ * gradients here. */
+FM_CHECKED fm_status fmt_check_trained(const char *prefix, const fm_tree *tree,
+                                       const fm_provider *p);
 /* Points scales, virtual rows and DoRA's vectors at ps; the last part of fmt_net_bind. */
 void fmt_method_bind(fmt_net *net, fmt_params *ps);
 /* After fmt_net_bind: sets initial values, seeded or the parent's, then those of init. */

@@ -139,9 +139,13 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
     fm_buf_init(&top, FM_MAX_PATH_BYTES);
     rc = fm_model_view_open(&seen, tree, p, "gradients", FM_PLAIN_WIDE);
     if (rc == FM_OK) {
+        rc = fmt_top_adapter(&top, tree);
+    }
+    if (rc == FM_OK && top.len > 0) /* under its own name: in the view it may have no tensors */
+        rc = fmt_check_trained(fm_buf_cstr(&top), tree, p);
+    if (rc == FM_OK) {
         tree = fm_model_view_tree(seen);
         p = fm_model_view_provider(seen);
-        rc = fmt_top_adapter(&top, tree);
     }
     if (rc == FM_OK && top.len > 0)
         rc = probe_adapter(&b, e, tree, p, fm_buf_cstr(&top));
