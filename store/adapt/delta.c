@@ -167,22 +167,28 @@ fm_status adt_randlora(adt_work *w)
 {
     const uint64_t min = FM_MIN(w->out, w->in), max = FM_MAX(w->out, w->in);
     const uint64_t r = adt_dim(w->step, LAMBDA, 0), bases = adt_dim(w->step, LAMBDA, 1);
-    const uint64_t a_wide = adt_dim(w->step, RAND_A, 2), b_bases = adt_dim(w->step, RAND_B, 1);
+    const uint64_t flat = r * bases, b_wide = adt_dim(w->step, RAND_B, 1) * r;
+    const uint64_t a_wide = adt_dim(w->step, RAND_A, 2);
     const float scale = (float)w->step->num[0];
-    float *a = floats(r * bases, min), *row = floats(1, min);
+    const bool turned = min != w->in; /* the product is [in, out] */
+    float *a = floats(flat, min), *b = floats(max, flat), *sum = turned ? floats(max, min) : NULL;
+    const bool there = a && b && (sum || !turned);
 
-    for (uint64_t f = 0; a && f < r * bases; f++)
+    for (uint64_t f = 0; there && f < flat; f++)
         for (uint64_t k = 0; k < min; k++)
             a[f * min + k] = w->part[LAMBDA][f] * w->part[RAND_A][f / bases * a_wide + k] *
                              w->part[GAMMA][f % bases * min + k];
-    for (uint64_t o = 0; a && row && o < max; o++) {
-        product(row, w->part[RAND_B] + o * b_bases * r, a, 1, r * bases, min);
-        for (uint64_t k = 0; k < min; k++)
-            w->w[min == w->in ? o * w->in + k : k * w->in + o] += row[k] * scale;
-    }
-    fm_free(row);
+    for (uint64_t o = 0; there && o < max; o++)
+        memcpy(b + o * flat, w->part[RAND_B] + o * b_wide, (size_t)flat * sizeof *b);
+    if (there)
+        fm_lora_merge(turned ? sum : w->w, a, b, max, min, flat, scale);
+    for (uint64_t k = 0; there && turned && k < max; k++)
+        for (uint64_t o = 0; o < min; o++)
+            w->w[o * w->in + k] += sum[k * min + o];
     fm_free(a);
-    return a && row ? FM_OK : FM_ENOMEM;
+    fm_free(b);
+    fm_free(sum);
+    return there ? FM_OK : FM_ENOMEM;
 }
 
 /* ==== SHiRA: some elements, their places [2, n] ==== */
@@ -254,30 +260,47 @@ static double *turns(uint64_t n)
     return turn;
 }
 
-/* delta[p, q] = scale / (out in) sum of s cos(2 pi (p u / out + q v / in)), one row u at a time. */
-fm_status adt_fourierft(adt_work *w)
+/* delta[p, q] = scale / (out in) sum of s cos(2 pi (p u / out + q v / in)): for the `rows` rows u that
+ * have coefficients a product of [out, 2 rows] waves down and [2 rows, in] waves across. */
+static void add_waves(adt_work *w, const double *across, const double *down, const bool *has,
+                      uint64_t rows, float *a, float *b)
 {
-    const float scale = (float)(w->step->num[0] / ((double)w->out * (double)w->in));
-    double *across = turns(w->in), *down = turns(w->out);
-    float *re = floats(2, w->in), *im = re ? re + w->in : NULL;
-    bool *has = fm_calloc((size_t)w->out, sizeof *has);
-    const bool there = across && down && re && has;
+    uint64_t at = 0;
 
-    for (size_t i = 0; there && i < w->step->index_count; i++)
-        has[(uint64_t)w->step->index[i] / w->in] = true;
-    for (uint64_t u = 0; there && u < w->out; u++) {
+    for (uint64_t u = 0; u < w->out; u++) {
         if (!has[u])
             continue;
-        row_wave(re, im, w, across, u);
+        row_wave(a + at * w->in, a + (at + 1) * w->in, w, across, u);
         for (uint64_t o = 0, phase = 0; o < w->out; o++, phase = (phase + u) % w->out) {
-            add_row(w->w + o * w->in, re, scale * (float)down[2 * phase], w->in);
-            add_row(w->w + o * w->in, im, -scale * (float)down[2 * phase + 1], w->in);
+            b[o * 2 * rows + at] = (float)down[2 * phase];
+            b[o * 2 * rows + at + 1] = -(float)down[2 * phase + 1];
         }
+        at += 2;
     }
+    fm_lora_merge(w->w, a, b, w->out, w->in, 2 * rows,
+                  (float)(w->step->num[0] / ((double)w->out * (double)w->in)));
+}
+
+fm_status adt_fourierft(adt_work *w)
+{
+    double *across = turns(w->in), *down = turns(w->out);
+    bool *has = fm_calloc((size_t)w->out, sizeof *has);
+    uint64_t rows = 0;
+
+    for (size_t i = 0; has && i < w->step->index_count; i++) {
+        bool *row = &has[(uint64_t)w->step->index[i] / w->in];
+        rows += !*row;
+        *row = true;
+    }
+    float *a = floats(FM_MAX(rows, (uint64_t)1) * 2, w->in), *b = floats(w->out, rows * 2 + 1);
+    const bool there = across && down && has && a && b;
+    if (there && rows > 0)
+        add_waves(w, across, down, has, rows, a, b);
     fm_free(across);
     fm_free(down);
-    fm_free(re);
     fm_free(has);
+    fm_free(a);
+    fm_free(b);
     return there ? FM_OK : FM_ENOMEM;
 }
 

@@ -198,26 +198,38 @@ static float small(uint64_t i)
     return (float)((i * 37) % 101) / 53.0f - 0.9f;
 }
 
+static void check_chain(int out, int in, int r)
+{
+    float *w = fm_malloc((size_t)(out * in) * sizeof *w), *want = fm_malloc((size_t)(out * in) * 4);
+    float *a = fm_malloc((size_t)(r * in) * sizeof *a), *b = fm_malloc((size_t)(out * r) * 4);
+    for (int i = 0; i < out * in; i++)
+        w[i] = want[i] = small((uint64_t)i);
+    for (int i = 0; i < r * in; i++)
+        a[i] = small((uint64_t)i + 7);
+    for (int i = 0; i < out * r; i++)
+        b[i] = small((uint64_t)i + 3);
+    for (int o = 0; o < out; o++)
+        for (int i = 0; i < in; i++) {
+            float sum = 0;
+            for (int k = 0; k < r; k++)
+                sum = fmaf(b[o * r + k], a[k * in + i], sum);
+            const float delta = sum * 1.7f;
+            want[o * in + i] += delta;
+        }
+    fm_lora_merge(w, a, b, (uint64_t)out, (uint64_t)in, (uint64_t)r, 1.7f);
+    assert_memory_equal(w, want, (size_t)(out * in) * sizeof *w);
+    fm_free(w);
+    fm_free(want);
+    fm_free(a);
+    fm_free(b);
+}
+
+/* Few ranks and many, which go in tiles, with rows and columns beyond whole tiles. */
 TEST(merging_is_a_fused_chain_a_product_and_a_sum)
 {
-    enum { OUT = 3, IN = 131, R = 5 };
-    float w[OUT * IN], want[OUT * IN], a[R * IN], b[OUT * R];
-    for (uint64_t i = 0; i < OUT * IN; i++)
-        w[i] = want[i] = small(i);
-    for (uint64_t i = 0; i < R * IN; i++)
-        a[i] = small(i + 7);
-    for (uint64_t i = 0; i < OUT * R; i++)
-        b[i] = small(i + 3);
-    for (int o = 0; o < OUT; o++)
-        for (int i = 0; i < IN; i++) {
-            float sum = 0;
-            for (int k = 0; k < R; k++)
-                sum = fmaf(b[o * R + k], a[k * IN + i], sum);
-            const float delta = sum * 1.7f;
-            want[o * IN + i] += delta;
-        }
-    fm_lora_merge(w, a, b, OUT, IN, R, 1.7f);
-    assert_memory_equal(w, want, sizeof w);
+    check_chain(3, 131, 5);
+    check_chain(131, 37, 300);
+    check_chain(6, 16, 49);
 }
 
 /* HF export of parent + adapter holds W + scale * B A; the lm_head that was saved whole unties. */
