@@ -266,29 +266,28 @@ static void set_dropout(fmt_net *net, float dropout)
 }
 
 /* Only what an engine has terms for has gradients: settings and kinds that store/adapted.h folds into
- * weights have none. prefix: "adapters/0-lora/". */
+ * weights have none. prefix: for messages. */
 static fm_status check_trained(const fm_json *config, const char *prefix)
 {
     static const char *const folded[] = {"lora_bias", "trainable_token_indices"};
-    static const char *const kinds[] = {"lora", "dora", "ia3", "prefix", "prompt"};
-    const char *kind = strchr(prefix, '-'), *set = NULL;
+    static const char *const types[] = {"LORA", "IA3", "PREFIX_TUNING", "PROMPT_TUNING"};
+    const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), ""), *set = NULL;
     const char *start = fm_json_cstr(fm_json_get(config, "init_lora_weights"), "");
     bool known = false;
 
-    for (size_t i = 0; kind && i < FM_ARRAY_LEN(kinds); i++)
-        known = known || (strncmp(kind + 1, kinds[i], strlen(kinds[i])) == 0 &&
-                          kind[1 + strlen(kinds[i])] == '/');
+    for (size_t i = 0; i < FM_ARRAY_LEN(types); i++)
+        known = known || strcmp(type, types[i]) == 0;
     if (!known)
-        return fm_fail(FM_EUNSUPPORTED, "%s: adapters of this kind run but are not trained here",
-                       prefix);
+        return fm_fail(FM_EUNSUPPORTED, "%s: an adapter of peft_type %.40s is not trained here",
+                       prefix, type);
     for (size_t i = 0; i < FM_ARRAY_LEN(folded); i++)
         if (fm_json_bool(fm_json_get(config, folded[i]), false) ||
             fm_json_count(fm_json_get(config, folded[i])) > 0)
             set = folded[i];
     if (strcmp(start, "pissa") == 0 || strcmp(start, "olora") == 0 || strcmp(start, "OLoRA") == 0)
         set = "init_lora_weights";
-    return set ? fm_fail(FM_EUNSUPPORTED,
-                         "%s: an adapter with '%s' set runs but is not trained here", prefix, set)
+    return set ? fm_fail(FM_EUNSUPPORTED, "%s: an adapter with '%s' set is not trained here",
+                         prefix, set)
                : FM_OK;
 }
 
