@@ -172,19 +172,31 @@ typedef struct ik_adapted {
     ik_mem both;
 } ik_adapted;
 
+/* A folder of tests/model/golden/peft_kinds, or of the reference data; fm_free. */
+static inline char *ik_adapter_path(const char *kind, const char *file)
+{
+    char *own = fm_asprintf("%s/tests/model/golden/peft_kinds/%s/%s", FM_SOURCE_DIR, kind, file);
+    if (fm_path_exists(own))
+        return own;
+    fm_free(own);
+    char *shared = fm_asprintf("arch/llama/peft/%s/%s", kind, file), *path = tk_shared(shared);
+    fm_free(shared);
+    return path;
+}
+
 static inline void ik_open_adapted(ik_adapted *a, const char *kind)
 {
-    char path[128];
-    (void)snprintf(path, sizeof(path), "arch/llama/peft/%s", kind);
+    char *path = ik_adapter_path(kind, "");
     memset(a, 0, sizeof(*a));
     a->base = ik_source("arch/llama");
-    a->adapter = ik_source(path);
-    assert_non_null(a->adapter);
+    assert_non_null(path);
+    tk_ok(fm_source_open(&a->adapter, path));
     tk_ok(fm_adapter_apply(&a->tree, fm_source_tree(a->base), fm_source_tree(a->adapter),
                            "arch/llama", NULL));
     a->both.behind[0] = fm_source_provider(a->base);
     a->both.behind[1] = fm_source_provider(a->adapter);
     a->both.behind_count = 2;
+    fm_free(path);
 }
 
 static inline void ik_close_adapted(ik_adapted *a)

@@ -147,9 +147,9 @@ static void check_case(const char *name)
 
 TEST(kinds_that_come_to_factors_match)
 {
-    static const char *const names[] = {"lora-bias-term", "adalora",      "adalora-ranks",
-                                        "vera",           "vera-unsaved", "vera-gpt2",
-                                        "vblora",         "vblora-logits"};
+    static const char *const names[] = {"lora-bias-term", "lora-bias-new", "adalora",
+                                        "adalora-ranks",  "vera",          "vera-unsaved",
+                                        "vera-gpt2",      "vblora",        "vblora-logits"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check_case(names[i]);
 }
@@ -165,7 +165,8 @@ TEST(kinds_that_add_a_matrix_match)
 
 TEST(kinds_that_rotate_match)
 {
-    static const char *const names[] = {"oft", "oft-shared", "oft-coft", "boft", "hra", "hra-gs"};
+    static const char *const names[] = {"oft",          "oft-shared", "oft-coft", "boft",
+                                        "boft-factors", "hra",        "hra-gs"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check_case(names[i]);
 }
@@ -204,20 +205,15 @@ typedef struct layer {
 
 static void lay(layer *l, const fm_tree *on, const fm_provider *from, const char *name)
 {
-    char *dir = fm_asprintf("%s%s%s", FM_SOURCE_DIR, ROOM, name);
-    char *shared = fm_asprintf("arch/llama/peft/%s", name);
+    char *dir = ik_adapter_path(name, "");
 
     memset(l, 0, sizeof(*l));
-    if (!fm_path_exists(dir)) {
-        fm_free(dir);
-        dir = tk_shared(shared);
-    }
+    assert_non_null(dir);
     tk_ok(fm_source_open(&l->src, dir));
     tk_ok(fm_adapter_apply(&l->tree, on, fm_source_tree(l->src), name, NULL));
     l->mem.behind[0] = *from;
     l->mem.behind[1] = fm_source_provider(l->src);
     l->mem.behind_count = 2;
-    fm_free(shared);
     fm_free(dir);
 }
 

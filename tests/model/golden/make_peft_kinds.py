@@ -15,6 +15,7 @@ C = "CAUSAL_LM"
 T = ["q_proj", "down_proj"]  # one square, one wide
 CASES = {  # name: (base, config, extra of the case)
     "lora-bias-term": ("qwen2", lambda: peft.LoraConfig(r=2, lora_alpha=4, lora_bias=True, target_modules=["q_proj", "v_proj"], task_type=C)),
+    "lora-bias-new": ("llama", lambda: peft.LoraConfig(r=2, lora_alpha=4, lora_bias=True, target_modules=["q_proj", "o_proj"], task_type=C)),
     "lora-tokens": ("llama", lambda: peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], trainable_token_indices=[5, 9], task_type=C)),
     "lora-tokens-tied": ("qwen2", lambda: peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj"], trainable_token_indices={"embed_tokens": [5, 9]}, task_type=C)),
     "tokens": ("llama", lambda: peft.TrainableTokensConfig(token_indices=[3, 17, 4], task_type=C)),
@@ -31,6 +32,7 @@ CASES = {  # name: (base, config, extra of the case)
     "oft-shared": ("llama", lambda: peft.OFTConfig(r=4, oft_block_size=0, block_share=True, use_cayley_neumann=False, target_modules=T, task_type=C)),
     "oft-coft": ("llama", lambda: peft.OFTConfig(r=4, oft_block_size=0, coft=True, eps=0.5, use_cayley_neumann=False, target_modules=T, task_type=C)),
     "boft": ("qwen2", lambda: peft.BOFTConfig(boft_block_size=8, target_modules=["q_proj", "o_proj"], task_type=C)),
+    "boft-factors": ("llama", lambda: peft.BOFTConfig(boft_block_size=4, boft_n_butterfly_factor=3, target_modules=["q_proj", "down_proj"], task_type=C)),
     "miss": ("llama", lambda: peft.MissConfig(r=7, target_modules=T, task_type=C)),
     "miss-bat": ("llama", lambda: peft.MissConfig(r=8, init_weights="bat", target_modules=T, task_type=C)),
     "miss-mini": ("llama", lambda: peft.MissConfig(r=8, mini_r=6, init_weights="mini", target_modules=T, task_type=C)),
@@ -55,11 +57,19 @@ CASES = {  # name: (base, config, extra of the case)
     "merge-embedding-tied": ("qwen2", lambda: peft.LoraConfig(r=2, lora_alpha=4, target_modules=["embed_tokens"], task_type=C)),
 }
 names = sys.argv[4:] or list(CASES)
+
+
+class Blocks:  # PEFT computes more than one butterfly factor with a CUDA extension alone, which makes block diagonals
+    def forward(self, x): return [torch.stack([torch.block_diag(*b) for b in x])]
+
+
+import peft.tuners.boft.layer as boft
 for name in names:
     base, config = CASES[name]
     where = os.path.join(shared, base) if os.path.isdir(os.path.join(shared, base)) else os.path.join(golden, base)
     fresh = lambda: tf.AutoModelForCausalLM.from_pretrained(where, attn_implementation="eager", dtype=torch.float32).eval()
     torch.manual_seed(1)
+    boft.get_fbd_cuda = lambda: Blocks() if name == "boft-factors" else None
     model = peft.get_peft_model(fresh(), config())
     g = torch.Generator().manual_seed(4)
     for n, p in model.named_parameters():
