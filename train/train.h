@@ -20,6 +20,7 @@ typedef enum fm_method {
     FM_METHOD_PREFIX, /* prefix tuning: keys and values of virtual positions */
     FM_METHOD_PROMPT, /* prompt tuning: embeddings of virtual tokens */
     FM_METHOD_BITFIT, /* the parent's biases alone */
+    FM_METHOD_NORMS,  /* PEFT's LN tuning: the norms of `targets`, all where that is empty */
 } fm_method;
 typedef enum fm_objective {
     FM_OBJECTIVE_NEXT_TOKEN,  /* cross entropy of the labelled tokens */
@@ -41,10 +42,10 @@ typedef struct fm_train_config {
     uint32_t r;
     double alpha;
     bool rslora, dora;
-    double dropout;         /* of a low-rank term's input: PEFT's lora_dropout */
-    double loraplus;        /* LoRA+: B learns at lr times this; 1 = LoRA */
-    char targets[256];      /* "q_proj,v_proj" or "all-linear"; ia3: PEFT's target_modules */
-    char exclude[128];      /* PEFT's exclude_modules: left out even if in targets */
+    double dropout;    /* of a low-rank term's input: PEFT's lora_dropout */
+    double loraplus;   /* LoRA+: B learns at lr times this; 1 = LoRA */
+    char targets[256]; /* "q_proj,v_proj" or "all-linear"; ia3, ln_tuning: PEFT's target_modules */
+    char exclude[128]; /* PEFT's exclude_modules: left out even if in targets */
     char feedforward[128];  /* ia3: PEFT's feedforward_modules */
     char rank_pattern[256]; /* "q_proj=4,v_proj=16" */
     char alpha_pattern[256];

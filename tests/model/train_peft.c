@@ -47,6 +47,7 @@ static const kind kinds[] = {
     {MORE "exclude", "llama", 4,
      "r=3 alpha=6 targets=q_proj,down_proj exclude=layers.0.mlp.down_proj"},
     {MORE "ia3-usual", "llama", 4, "method=ia3"},
+    {MORE "ln-tuning", "llama", 4, "method=ln_tuning"},
 };
 
 typedef struct peft { /* a base with an adapter */
@@ -107,6 +108,8 @@ static void set_all(fm_train_config *c, const char *settings)
 
     if (strncmp(settings, "method=ia3", 10) == 0)
         method = FM_METHOD_IA3;
+    if (strncmp(settings, "method=ln_tuning", 16) == 0)
+        method = FM_METHOD_NORMS;
     *c = fm_train_defaults(method);
     (void)snprintf(text, sizeof(text), "%s", settings);
     for (char *one = strtok_r(text, " ", &rest); one; one = strtok_r(NULL, " ", &rest)) {

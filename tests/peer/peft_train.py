@@ -22,6 +22,7 @@ CASES = {
     "save-norm": ("llama", peft.LoraConfig(target_modules=["v_proj"], modules_to_save=["model.norm", "embed_tokens"], **L)),
     "dora-bias": ("qwen2", peft.LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], use_dora=True, **L)),
     "exclude": ("llama", peft.LoraConfig(target_modules=["q_proj", "down_proj"], exclude_modules=["layers.0.mlp.down_proj"], **L)),
+    "ln-tuning": ("llama", peft.LNTuningConfig(task_type="CAUSAL_LM")),
     "ia3-usual": ("llama", peft.IA3Config(task_type="CAUSAL_LM")),
 }
 T = dict(lr=2e-3, steps=4, weight_decay=0.01)

@@ -83,7 +83,7 @@ static const field fields[] = {
 };
 
 static const char *const method_names[] = {"lora",   "full",   "pretrain", "ia3",
-                                           "prefix", "prompt", "bitfit"};
+                                           "prefix", "prompt", "bitfit",   "ln_tuning"};
 static const char *const objective_names[] = {"next_token", "classify", "contrastive", "dpo",
                                               "distill"};
 static const char *const schedule_names[] = {"constant", "linear", "cosine"};
@@ -127,8 +127,10 @@ fm_train_config fm_train_defaults(fm_method method)
         c.lr = 1e-2;
     if (method == FM_METHOD_PROMPT)
         c.lr = 3e-2;
-    if (method == FM_METHOD_BITFIT)
+    if (method == FM_METHOD_BITFIT || method == FM_METHOD_NORMS)
         c.lr = 1e-3;
+    if (method == FM_METHOD_NORMS)
+        c.targets[0] = '\0';
     if (method == FM_METHOD_PRETRAIN) {
         c.lr = 1e-3;
         c.weight_decay = 0.1;

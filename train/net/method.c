@@ -14,7 +14,7 @@
 bool fmt_method_is_adapter(fm_method m)
 {
     return m == FM_METHOD_LORA || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
-           m == FM_METHOD_PROMPT;
+           m == FM_METHOD_PROMPT || m == FM_METHOD_NORMS;
 }
 
 bool fmt_method_needs_stem(const fm_train_config *c)
@@ -75,7 +75,7 @@ fm_status fmt_method_check(const fm_train_config *c, const char *name)
                        "itself which layers it means",
                        name);
     if (c->layers[0] && (m == FM_METHOD_PRETRAIN || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
-                         m == FM_METHOD_PROMPT))
+                         m == FM_METHOD_PROMPT || m == FM_METHOD_NORMS))
         return needs(name, "layers", "lora, bitfit or full");
     return FM_OK;
 }
@@ -93,6 +93,8 @@ static fm_status declare_adapter(fmt_net *net, fmt_params *ps, const fm_train_co
         return fmt_virtual_declare(net, ps, FMT_VIRTUAL_KV, c->virtual_tokens);
     case FM_METHOD_PROMPT:
         return fmt_virtual_declare(net, ps, FMT_VIRTUAL_ROWS, c->virtual_tokens);
+    case FM_METHOD_NORMS:
+        return fmt_norms_declare(net, ps, c);
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:
     case FM_METHOD_BITFIT:
@@ -148,23 +150,12 @@ static fm_status from_scale(fmt_net *net, fmt_params *ps, const fm_entry *e, con
     return in || out ? fmt_ia3_add(net, ps, l, peft, in) : misfit(e->name, l);
 }
 
-/* Copies name without ".base_layer", which PEFT puts into the names of modules that it wraps. */
-static void unwrap(char *out, size_t room, const char *name)
-{
-    static const char wrap[] = ".base_layer.";
-
-    (void)snprintf(out, room, "%s", name);
-    char *w = strstr(out, wrap);
-    if (w)
-        memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
-}
-
 static fm_status from_saved(fmt_net *net, fmt_params *ps, const fm_entry *e)
 {
     char peft[FMT_MODULE_BYTES + 64];
     char own[FMT_MODULE_BYTES + 64];
 
-    unwrap(peft, sizeof(peft), e->name + strlen(FMT_PEFT_PREFIX));
+    fmt_unwrap(peft, sizeof(peft), e->name + strlen(FMT_PEFT_PREFIX));
     fmt_own_name(net, peft, own, sizeof(own));
     return fmt_net_train(net, ps, own, &e->shape, e->name);
 }
@@ -192,7 +183,7 @@ static fm_status check_base_copy(const fmt_net *net, const fm_tree *parent, cons
     char peft[FMT_MODULE_BYTES + 64];
     char own[FMT_MODULE_BYTES + 64];
 
-    unwrap(peft, sizeof(peft), e->name + strlen(FMT_PEFT_PREFIX));
+    fmt_unwrap(peft, sizeof(peft), e->name + strlen(FMT_PEFT_PREFIX));
     fmt_own_name(net, peft, own, sizeof(own));
     const fm_entry *base = fmt_base_entry(net, parent, own);
     if (base && fm_digest_eq(&base->id, &e->id))
@@ -270,7 +261,8 @@ static void set_dropout(fmt_net *net, float dropout)
 static fm_status check_trained(const fm_json *config, const char *prefix)
 {
     static const char *const folded[] = {"lora_bias", "trainable_token_indices"};
-    static const char *const types[] = {"LORA", "IA3", "PREFIX_TUNING", "PROMPT_TUNING"};
+    static const char *const types[] = {"LORA", "IA3", "PREFIX_TUNING", "PROMPT_TUNING",
+                                        "LN_TUNING"};
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), ""), *set = NULL;
     const char *start = fm_json_cstr(fm_json_get(config, "init_lora_weights"), "");
     bool known = false;
@@ -289,18 +281,6 @@ static fm_status check_trained(const fm_json *config, const char *prefix)
     return set ? fm_fail(FM_EUNSUPPORTED, "%s: an adapter with '%s' set is not trained here",
                          prefix, set)
                : FM_OK;
-}
-
-fm_status fmt_check_trained(const char *prefix, const fm_tree *tree, const fm_provider *p)
-{
-    fm_json *config = NULL;
-    bool found = false;
-    fm_status rc = read_config(&config, tree, p, prefix, &found);
-
-    if (rc == FM_OK && found)
-        rc = check_trained(config, prefix);
-    fm_json_free(config);
-    return rc;
 }
 
 fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *parent,

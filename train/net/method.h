@@ -49,10 +49,6 @@ FM_CHECKED fm_status fmt_method_declare(fmt_net *net, fmt_params *ps, const fmt_
 FM_CHECKED fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *parent,
                                              const fm_tree *tree, const fm_provider *p,
                                              const char *prefix, fm_json **config);
-/* FM_EUNSUPPORTED: the adapter at prefix is of a kind, or has a setting, that runs and has no
- * gradients here. */
-FM_CHECKED fm_status fmt_check_trained(const char *prefix, const fm_tree *tree,
-                                       const fm_provider *p);
 /* Points scales, virtual rows and DoRA's vectors at ps; the last part of fmt_net_bind. */
 void fmt_method_bind(fmt_net *net, fmt_params *ps);
 /* After fmt_net_bind: sets initial values, seeded or the parent's, then those of init. */
@@ -120,6 +116,12 @@ void fmt_virtual_how(const fmt_net *net, fmt_batch_how *how);
 FM_CHECKED fm_status fmt_virtual_declare(fmt_net *net, fmt_params *ps, fmt_virtual kind,
                                          uint32_t tokens);
 FM_CHECKED fm_status fmt_full_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c);
+/* Copies a name of an adapter's tensor without what PEFT puts into the names of modules that it
+ * wraps: ".base_layer", ".ln_tuning_layers". */
+void fmt_unwrap(char *out, size_t room, const char *name);
+/* PEFT's target_modules for LN tuning: the norms that targets names; "": all. */
+fm_json *fmt_norms_json(const fm_arch *a, const char *targets);
+FM_CHECKED fm_status fmt_norms_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c);
 FM_CHECKED fm_status fmt_bitfit_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c);
 /* Declare modules_to_save and the trained biases of an adapter, under PEFT's names. */
 FM_CHECKED fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c);

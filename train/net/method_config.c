@@ -59,6 +59,13 @@ static const peft_default lora_fields[] = {
     {"velora_config", 'n', NULL},
 };
 
+static const peft_default norm_fields[] = {
+    {"auto_mapping", 'n', NULL},     {"base_model_name_or_path", 'n', NULL},
+    {"exclude_modules", 'n', NULL},  {"inference_mode", 't', NULL},
+    {"modules_to_save", 'n', NULL},  {"peft_type", 's', "LN_TUNING"},
+    {"peft_version", 's', "0.21.2"}, {"revision", 'n', NULL},
+    {"target_modules", 'n', NULL},   {"task_type", 'n', NULL},
+};
 static const peft_default ia3_fields[] = {
     {"auto_mapping", 'n', NULL},
     {"base_model_name_or_path", 'n', NULL},
@@ -316,6 +323,8 @@ static fm_json *fields_of(fm_method m)
         return with_defaults(prefix_fields, FM_ARRAY_LEN(prefix_fields));
     case FM_METHOD_PROMPT:
         return with_defaults(prompt_fields, FM_ARRAY_LEN(prompt_fields));
+    case FM_METHOD_NORMS:
+        return with_defaults(norm_fields, FM_ARRAY_LEN(norm_fields));
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:
     case FM_METHOD_BITFIT:
@@ -335,6 +344,8 @@ fm_status fmt_method_config(fm_json **out, fmt_net *net, const fm_train_config *
         rc = lora(o, net, c);
     else if (rc == FM_OK && c->method == FM_METHOD_IA3)
         rc = ia3(o, net, c);
+    else if (rc == FM_OK && c->method == FM_METHOD_NORMS)
+        rc = fm_json_set(o, "target_modules", fmt_norms_json(&net->arch, c->targets));
     else if (rc == FM_OK)
         rc = virtuals(o, net, c);
     if (rc < 0) {

@@ -135,6 +135,72 @@ fm_status fmt_saved_declare(fmt_net *net, fmt_params *ps, const fm_train_config 
     return FM_OK;
 }
 
+/* ---- norms ---- */
+
+/* Whether p is of a norm: a vector, and no bias of a linear module, which has a matrix as well. */
+static bool is_norm(const fm_arch *a, const fm_param *p)
+{
+    char module[FMT_MODULE_BYTES];
+    char other[FMT_MODULE_BYTES];
+    fm_param q;
+
+    module_part(p, module, sizeof(module));
+    for (uint32_t i = 0; p->shape.rank == 1 && fm_arch_param(a, i, &q); i++) {
+        module_part(&q, other, sizeof(other));
+        if (q.shape.rank > 1 && strcmp(module, other) == 0)
+            return false;
+    }
+    return p->shape.rank == 1;
+}
+
+/* The last part of a norm's name, which PEFT matches. */
+static const char *last_part(const char *module)
+{
+    const char *dot = strrchr(module, '.');
+    return dot ? dot + 1 : module;
+}
+
+fm_json *fmt_norms_json(const fm_arch *a, const char *targets)
+{
+    char all[512] = "";
+    fm_param p;
+
+    for (uint32_t i = 0; !targets[0] && fm_arch_param(a, i, &p); i++) {
+        char module[FMT_MODULE_BYTES];
+        size_t n = strlen(all);
+        module_part(&p, module, sizeof(module));
+        if (is_norm(a, &p) && !fmt_is_saved(last_part(module), all))
+            (void)snprintf(all + n, sizeof(all) - n, "%s%s", n ? "," : "", last_part(module));
+    }
+    return fmt_names_json(targets[0] ? targets : all);
+}
+
+fm_status fmt_norms_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c)
+{
+    fm_param p;
+    FM_TRY(check_modules(&net->arch, c->targets, "targets", fmt_is_saved));
+
+    for (uint32_t i = 0; fm_arch_param(&net->arch, i, &p); i++) {
+        char module[FMT_MODULE_BYTES];
+        char peft[FMT_MODULE_BYTES + 16];
+        char as[FMT_MODULE_BYTES + 64];
+        module_part(&p, module, sizeof(module));
+        if (!is_norm(&net->arch, &p) || (c->targets[0] && !fmt_is_saved(module, c->targets)))
+            continue;
+        fmt_peft_name(net, p.name, peft, sizeof(peft));
+        const char *tail = strrchr(peft, '.');
+        (void)snprintf(as, sizeof(as), FMT_PEFT_PREFIX "%.*s.ln_tuning_layers%s",
+                       (int)(tail - peft), peft, tail);
+        FM_TRY(fmt_net_train(net, ps, p.name, &p.shape, as));
+    }
+    if (ps->count == 0)
+        return fm_fail(FM_EBASE, "ln_tuning: targets '%s' names no norm of this %s", c->targets,
+                       net->arch.family);
+    return FM_OK;
+}
+
+/* ---- biases ---- */
+
 /* The linear module whose bias is `name`; NULL: the bias of a norm. */
 static const fmt_linear *linear_of_bias(fmt_net *net, const char *name)
 {

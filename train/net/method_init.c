@@ -90,7 +90,6 @@ static fm_status begin_norms(fmt_net *net, fmt_params *ps, int32_t index)
 static fm_status begin_parent(const fmt_net *net, fmt_params *ps, int32_t index,
                               const fmt_method *m)
 {
-    static const char wrap[] = ".base_layer.";
     const fmt_param *p = &ps->item[index];
     size_t skip = strlen(FMT_PEFT_PREFIX);
     char peft[FMT_MODULE_BYTES + 64];
@@ -99,10 +98,7 @@ static fm_status begin_parent(const fmt_net *net, fmt_params *ps, int32_t index,
 
     (void)snprintf(peft, sizeof(peft), "%s", p->name);
     if (strncmp(p->name, FMT_PEFT_PREFIX, skip) == 0) {
-        (void)snprintf(name, sizeof(name), "%s", p->name + skip);
-        char *w = strstr(name, wrap);
-        if (w)
-            memmove(w, w + sizeof(wrap) - 2, strlen(w + sizeof(wrap) - 2) + 1);
+        fmt_unwrap(name, sizeof(name), p->name + skip);
         fmt_own_name(net, name, peft, sizeof(peft));
     }
     const fm_entry *e = fmt_base_entry(net, m->parent, peft);

@@ -30,6 +30,19 @@ fm_status fmt_top_adapter(fm_buf *prefix, const fm_tree *tree)
     return fm_buf_ok(prefix);
 }
 
+void fmt_unwrap(char *out, size_t room, const char *name)
+{
+    static const char *const wraps[] = {".base_layer.", ".ln_tuning_layers."};
+
+    (void)snprintf(out, room, "%s", name);
+    for (size_t i = 0; i < FM_ARRAY_LEN(wraps); i++) {
+        const size_t n = strlen(wraps[i]) - 1; /* a dot stays */
+        char *w = strstr(out, wraps[i]);
+        if (w)
+            memmove(w, w + n, strlen(w + n) + 1);
+    }
+}
+
 fm_status fmt_tree_without(fm_tree **out, const fm_tree *tree, const char *prefix)
 {
     const char *const drop[] = {prefix, "tokenizer/"};

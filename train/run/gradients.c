@@ -3,6 +3,7 @@
 #include "train/net/method.h"
 #include "train/pass/pass.h"
 
+#include "store/adapted.h"
 #include "store/base/mem.h"
 
 #include <math.h>
@@ -51,6 +52,18 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
     return FM_OK;
 }
 
+/* DoRA's norms are those of the weights as the adapters below have changed them. */
+static fm_status prepare_dora(probe *b, const fm_tree *tree, const fm_provider *p)
+{
+    fm_adapted *adapted = NULL;
+    fm_status rc = fm_adapted_open(&adapted, tree, p, FM_ADAPTED_RUN, FM_DTYPE_NONE, "gradients");
+
+    if (rc == FM_OK)
+        rc = fmt_dora_prepare(&b->net, fm_adapted_tree(adapted), fm_adapted_provider(adapted));
+    fm_adapted_close(adapted);
+    return rc;
+}
+
 /* For a tree with adapters: the adapter at prefix trains, and the net gets its values. */
 static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, const fm_provider *p,
                                const char *prefix)
@@ -60,7 +73,7 @@ static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, cons
     FM_TRY(fmt_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config));
     FM_TRY(fmt_params_alloc(&b->ps, b->net.be, false));
     FM_TRY(fmt_net_bind(&b->net, &b->ps, true));
-    FM_TRY(fmt_dora_prepare(&b->net, tree, p));
+    FM_TRY(prepare_dora(b, tree, p));
     FM_TRY(fmt_params_load(&b->ps, tree, p, prefix, true));
     return fmt_net_refresh(&b->net, &b->ps);
 }
@@ -132,25 +145,21 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
     probe b = {0};
     fm_buf top;
     fm_model_view *seen = NULL;
+    fm_plain *plain = NULL;
     fm_status rc;
 
     memset(grads, 0, sizeof(*grads));
     *loss = 0.0;
     fm_buf_init(&top, FM_MAX_PATH_BYTES);
-    rc = fm_model_view_open(&seen, tree, p, "gradients", FM_PLAIN_WIDE);
-    if (rc == FM_OK) {
-        rc = fmt_top_adapter(&top, tree);
+    rc = fmt_top_adapter(&top, tree);
+    if (rc == FM_OK && top.len > 0) {
+        rc = fm_plain_open(&plain, tree, p, "gradients");
+        FM_THEN(rc, probe_adapter(&b, e, fm_plain_tree(plain), fm_plain_provider(plain),
+                                  fm_buf_cstr(&top)));
+    } else if (rc == FM_OK) { /* experts that lie in one tensor have a gradient each */
+        rc = fm_model_view_open(&seen, tree, p, "gradients", FM_PLAIN_WIDE);
+        FM_THEN(rc, probe_full(&b, e, fm_model_view_tree(seen), fm_model_view_provider(seen)));
     }
-    if (rc == FM_OK && top.len > 0) /* under its own name: in the view it may have no tensors */
-        rc = fmt_check_trained(fm_buf_cstr(&top), tree, p);
-    if (rc == FM_OK) {
-        tree = fm_model_view_tree(seen);
-        p = fm_model_view_provider(seen);
-    }
-    if (rc == FM_OK && top.len > 0)
-        rc = probe_adapter(&b, e, tree, p, fm_buf_cstr(&top));
-    else if (rc == FM_OK)
-        rc = probe_full(&b, e, tree, p);
     FM_THEN(rc, probe_batch(&b, ids, labels, batch, tokens, loss));
     FM_THEN(rc, fmt_params_result(&b.ps, b.ps.g, FM_F32, NULL, grads));
     if (rc < 0)
@@ -158,5 +167,6 @@ fm_status fm_train_gradients(fm_engine *e, const fm_tree *tree, const fm_provide
     fm_buf_release(&top);
     probe_release(&b);
     fm_model_view_close(seen);
+    fm_plain_close(plain);
     return rc;
 }

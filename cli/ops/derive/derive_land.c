@@ -109,7 +109,10 @@ static const char *adapter_kind(const fm_json *config)
 {
     static const struct {
         const char *peft_type, *kind;
-    } kinds[] = {{"IA3", "ia3"}, {"PREFIX_TUNING", "prefix"}, {"PROMPT_TUNING", "prompt"}};
+    } kinds[] = {{"IA3", "ia3"},
+                 {"PREFIX_TUNING", "prefix"},
+                 {"PROMPT_TUNING", "prompt"},
+                 {"LN_TUNING", "ln_tuning"}};
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), "");
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++)
         if (strcmp(type, kinds[i].peft_type) == 0)
@@ -233,7 +236,7 @@ static fm_status put_version(fmo_derivation *d, size_t i, fm_tree *tree, fm_dige
 static const char *edge_kind(const fm_train_config *c)
 {
     static const char *const kinds[] = {"lora",   "finetune", "pretrain", "ia3",
-                                        "prefix", "prefix",   "bitfit"};
+                                        "prefix", "prefix",   "bitfit",   "finetune"};
     return c->objective == FM_OBJECTIVE_DISTILL ? "distill" : kinds[c->method];
 }
 
