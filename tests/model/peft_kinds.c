@@ -1,3 +1,4 @@
+/* ctest: apart stages=2:5 */
 /* Every kind of PEFT that runs, as PEFT saved it: its logits, its merged weights, its bytes. */
 #include "tests/model/infer_kit.h"
 #include "tests/format/fixtures.h"
@@ -301,11 +302,43 @@ TEST(what_lies_below_a_changed_weight_is_part_of_it)
     }
 }
 
+/* Kinds that come to factors leave their base shared: beside the base's weights an engine holds the
+ * factors alone. A changed weight is held once, for all models that change it alike. */
+TEST(factors_share_the_base_and_changed_weights_are_held_once)
+{
+    static const struct {
+        const char *name;
+        size_t more;
+    } cases[] = {{"vera", 8}, {"adalora", 8}, {"oft", 4}, {"pissa", 4 + 8}, {"ln-tuning", 3}};
+    if (ik_on_stages())
+        skip(); /* a stage holds its own part */
+    for (size_t i = 0; i < FM_ARRAY_LEN(cases); i++) {
+        pair p;
+        fm_model *base = NULL, *one = NULL, *two = NULL;
+        open_pair(&p, cases[i].name);
+        const fm_provider from = ik_provider(&p.mem), of = fm_source_provider(p.base);
+        fm_engine *e = ik_engine(1, 64);
+        tk_ok(fm_model_load(&base, e, fm_source_tree(p.base), &of, "base"));
+        const size_t before = fm_engine_stats_of(e).weights;
+        tk_ok(fm_model_load(&one, e, p.both, &from, cases[i].name));
+        assert_int_equal(fm_engine_stats_of(e).weights, before + cases[i].more);
+        tk_ok(fm_model_load(&two, e, p.both, &from, cases[i].name));
+        assert_int_equal(fm_engine_stats_of(e).weights, before + cases[i].more);
+        fm_model_close(base);
+        fm_model_close(one);
+        fm_model_close(two);
+        fm_engine_free(e);
+        close_pair(&p);
+    }
+}
+
 /* ==== training ==== */
 
 TEST(a_lora_trains_on_a_changed_weight)
 {
     static const int32_t ids[8] = {9, 3, 17, 6, 5, 4, 3, 3};
+    if (ik_on_stages())
+        skip(); /* training deals its own stages */
     stack s;
     fm_train_result g[2];
     double loss[2];
@@ -327,6 +360,8 @@ TEST(a_kind_without_gradients_is_refused_by_name)
 {
     static const char *const names[] = {"oft", "adalora", "lora-tokens", "pissa"};
     static const int32_t ids[8] = {9, 3, 17, 6, 5, 4, 3, 3};
+    if (ik_on_stages())
+        skip();
     fm_engine *e = ik_engine(1, 64);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         pair p;
@@ -355,6 +390,7 @@ int main(void)
         cmocka_unit_test(starts_that_change_the_base_match),
         cmocka_unit_test(what_engines_add_is_merged),
         cmocka_unit_test(what_lies_below_a_changed_weight_is_part_of_it),
+        cmocka_unit_test(factors_share_the_base_and_changed_weights_are_held_once),
         cmocka_unit_test(a_lora_trains_on_a_changed_weight),
         cmocka_unit_test(a_kind_without_gradients_is_refused_by_name),
     };
