@@ -42,6 +42,27 @@ grep -q '0 B stored' "$tmp/out" || die "import of known tensors stored something
 want 0 export adopted ../peft2 --format source
 diff -r ../peft ../peft2
 
+say "an adapter of a kind that does not run is kept: it says so, comes out byte for byte, and is refused by name"
+cp -r ../peft ../kept
+sed -i 's/"LORA"/"POLY"/' ../kept/adapter_config.json
+want 0 import ../kept --as kept --parent atlas --no-gate
+grep -q 'kept, not run: .*adapter kind poly' "$tmp/err" || die "import says: $(cat "$tmp/err")"
+want 0 export kept ../kept2 --format source
+diff -r ../kept ../kept2
+want 128 run kept -p "Hello" -n 4
+grep -q 'adapter kind poly' "$tmp/err" || die "run says: $(cat "$tmp/err")"
+want 128 export kept ../kept3 --format hf
+grep -q "kind 'poly'" "$tmp/err" || die "export says: $(cat "$tmp/err")"
+
+say "norms tuned here run, merge, and come back as PEFT's kind"
+want 0 derive atlas --as norms --method ln_tuning --data "$atlas/pirate.jsonl" --set steps=3 --set batch=2 --no-gate
+want 0 run norms -p "Hello" -n 4
+want 0 export norms ../norms --format peft
+grep -q '"LN_TUNING"' ../norms/adapter_config.json
+want 0 import ../norms --as norms2 --parent atlas --no-gate
+[ "$(ids norms)" = "$(ids norms2)" ] || die "PEFT round trip changed a tensor"
+want 0 export norms ../norms-hf --dtype f32
+
 say "an imported adapter does not claim its parent's training data for its own"
 want 0 import ../peft --as grandchild --parent child --no-gate
 want 0 ls grandchild
