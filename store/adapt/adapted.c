@@ -34,6 +34,9 @@ static adt_weight *bias_beside(fm_adapted *v, const adt_weight *w, const adt_ste
 static void fold_bias(fm_adapted *v, const adt_weight *w)
 {
     for (size_t i = 0; i < w->folded; i++) {
+        const adt_op *op = w->step[i].op;
+        if (op->apply != adt_lora && op->apply != adt_ia3) /* no other changes a bias */
+            continue;
         adt_weight *bias = bias_beside(v, w, &w->step[i]);
         for (size_t k = 0; bias && k < bias->count; k++)
             if (bias->step[k].place == w->step[i].place)
@@ -371,16 +374,43 @@ static fm_status put_place(fm_adapted *v, const fm_tree *tree, size_t place)
 
     (void)snprintf(prefix, sizeof prefix, "%s/", v->plan.place[place].dir);
     fm_tree_range(tree, prefix, &begin, &end);
-    for (size_t i = begin; i < end; i++)
-        FM_TRY(fm_tree_remove(v->own, fm_tree_at(tree, i)->path));
+    FM_TRY(put_config(v, place));
     for (size_t i = begin; i < end; i++)
         FM_TRY(put_left(v, place, fm_tree_at(tree, i)));
-    return put_config(v, place);
+    return FM_OK;
+}
+
+/* Whether e lies in the folder of an adapter that looks otherwise in the view. */
+static bool is_moved(const fm_adapted *v, const bool *same, const fm_entry *e)
+{
+    if (strncmp(e->path, "adapters/", 9) != 0)
+        return false;
+    for (size_t i = 0; i < v->plan.places; i++) {
+        const size_t n = strlen(v->plan.place[i].dir);
+        if (!same[i] && strncmp(e->path, v->plan.place[i].dir, n) == 0 && e->path[n] == '/')
+            return true;
+    }
+    return false;
+}
+
+/* The rest of the tree, in its order, so that nearly each entry is appended. */
+static fm_status put_rest(fm_adapted *v, const fm_tree *tree)
+{
+    bool *same = fm_calloc(v->plan.places + 1, sizeof *same);
+    fm_status rc = same ? FM_OK : FM_ENOMEM;
+
+    for (size_t i = 0; rc == FM_OK && i < v->plan.places; i++)
+        same[i] = stays(v, i);
+    for (size_t i = 0; rc == FM_OK && i < fm_tree_count(tree); i++)
+        if (!is_moved(v, same, fm_tree_at(tree, i)))
+            rc = fm_tree_put_entry(v->own, fm_tree_at(tree, i));
+    fm_free(same);
+    return rc;
 }
 
 static fm_status put_all(fm_adapted *v, const fm_tree *tree)
 {
-    FM_TRY(fm_tree_copy(&v->own, tree));
+    FM_TRY(fm_tree_new(&v->own));
     for (size_t i = 0; i < v->plan.count; i++)
         for (size_t k = 0; k < v->plan.weight[i].count; k++)
             if (k < v->plan.weight[i].folded || ranks(v, &v->plan.weight[i], k))
@@ -388,6 +418,7 @@ static fm_status put_all(fm_adapted *v, const fm_tree *tree)
     for (size_t i = 0; i < v->plan.places; i++)
         if (!stays(v, i))
             FM_TRY(put_place(v, tree, i));
+    FM_TRY(put_rest(v, tree));
     for (size_t i = 0; i < v->plan.count; i++) {
         const adt_weight *w = &v->plan.weight[i];
         FM_TRY(put_weight(v, w));
