@@ -260,8 +260,8 @@ static double *turns(uint64_t n)
     return turn;
 }
 
-/* delta[p, q] = scale / (out in) sum of s cos(2 pi (p u / out + q v / in)): for the `rows` rows u that
- * have coefficients a product of [out, 2 rows] waves down and [2 rows, in] waves across. */
+/* delta[p, q] = scale / (out in) sum of s cos(2 pi (p u / out + q v / in)): with `rows` rows u that
+ * have coefficients, a product of waves down [out, 2 rows] and waves across [2 rows, in]. */
 static void add_waves(adt_work *w, const double *across, const double *down, const bool *has,
                       uint64_t rows, float *a, float *b)
 {
