@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "cli/ops/derive.h"
 #include "cli/ops/export.h"
 #include "cli/ops/import.h"
 #include "store/base/os/io.h"
@@ -136,6 +137,51 @@ TEST(one_spoiled_tensor_fails)
     world_close(&w);
 }
 
+/* A child of the atlas, and its LoRA alone in the place of the file. */
+static void derive_kid(world *w)
+{
+    char *data = tk_source("examples/atlas/pirate.jsonl");
+    const fm_derive_opts o = {.parent = "atlas",
+                              .name = "kid",
+                              .no_gate = true,
+                              .data = {.item = {data}, .count = 1},
+                              .set = {.item = {"steps=3", "r=2", "seed=1"}, .count = 3}};
+    fm_derive_result r;
+    fm_oid oid;
+    tk_ok(fm_ops_derive(&w->ops, &o, &r));
+    fm_derive_result_release(&r);
+    fm_tree_free(w->tree);
+    tk_ok(fm_ops_resolve(&w->ops, "kid", &oid, &w->tree));
+    const fm_provider p = fm_store_provider(fm_repo_store(w->ops.repo));
+    tk_ok(fm_remove_file(w->path));
+    tk_ok(fm_export(w->tree, &p, w->path, FM_EXPORT_GGUF_LORA, FM_DTYPE_NONE));
+    fm_gguf_close(w->g);
+    fm_buf_clear(&w->file);
+    tk_ok(fm_read_file(&w->file, w->path, 1u << 30));
+    tk_ok(fm_gguf_parse(&w->g, fm_buf_span(&w->file), "x.gguf"));
+    fm_free(data);
+}
+
+TEST(a_spoiled_adapter_fails)
+{
+    const float alpha = 160;
+    fm_verify_report r;
+    world w;
+    uint8_t threes[1 << 9];
+    memset(threes, 0x3d, sizeof threes);
+    world_open(&w, FM_BF16);
+    derive_kid(&w);
+    tk_ok(fm_ops_verify(&w.ops, w.tree, "kid", w.path, &r));
+    assert_true(r.file.kl == 0 && r.rounding.kl == 0);
+    const fm_gguf_tensor *t = tensor(&w, "blk.1.ffn_up.weight.lora_b");
+    assert_true(t->bytes >= sizeof threes);
+    tk_fails(with(&w, w.file.data + t->at, threes, sizeof threes, &r), FM_EREFUSED, "KL");
+    tk_fails(with(&w, field(&w, "adapter.lora.alpha"), &alpha, 4, &r), FM_EREFUSED, "KL");
+    tk_fails(with(&w, field(&w, "general.architecture") + 8, "gemma", 5, &r), FM_EREFUSED,
+             "cannot be read again");
+    world_close(&w);
+}
+
 TEST(a_spoiled_template_fails)
 {
     fm_verify_report r;
@@ -182,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_type_passes_with_the_figures_of_its_rounding),
         cmocka_unit_test(one_spoiled_tensor_fails),
+        cmocka_unit_test(a_spoiled_adapter_fails),
         cmocka_unit_test(a_spoiled_template_fails),
         cmocka_unit_test(other_tokens_stops_and_numbers_fail),
         cmocka_unit_test(a_damaged_file_or_one_of_another_version_fails),
