@@ -9,16 +9,16 @@ FM_BEGIN_DECLS
 /* Appends an Ollama Modelfile of a version that was written as a GGUF. All texts are borrowed.
  *
  *   FROM, ADAPTER     the files
- *   TEMPLATE          in Go's syntax, where the chat template is the same text before and after each
- *                     message: then both give the same prompts (white space at the ends of a
- *                     message aside). It is found by rendering conversations, not by a name. Else it
- *                     is left out with a comment, and Ollama looks the GGUF's own up among those it
- *                     knows
+ *   TEMPLATE          in Go's syntax, where the chat template is the same text before and after
+ *                     each message: then both give the same prompts (white space at the ends of a
+ *                     message aside). It is found by rendering conversations, not by a name. Else
+ *                     it is left out with a comment, and Ollama looks the GGUF's own up among
+ *                     those it knows
  *   SYSTEM            the template's default, which it puts where a conversation has none
  *   PARAMETER         stop: the texts of the tokens that end an answer; num_ctx: the positions
  *
- * What Ollama's parser would not give back as it is (three quotes, characters that it drops) is left
- * out with a comment. FM_EUNSUPPORTED: a name of a file is such a text. */
+ * What Ollama's parser would not give back as it is (three quotes, characters that it drops) is
+ * left out with a comment. FM_EUNSUPPORTED: a name of a file is such a text. */
 typedef struct fm_modelfile_opts {
     const fm_tree *tree;
     const char *what;    /* the version's name, for comments and errors */
@@ -51,14 +51,14 @@ typedef struct fm_verify_report {
  *
  *   - tokens and rendered conversations are equal, and each token that ends the version's answers
  *     ends the file's: by its eos_token_id, or because llama.cpp ends at its text;
- *   - its mean KL is at most 1.25 times that of rounding, plus 1e-7 (the noise of summing in another
- *     order), its largest at most twice that of rounding, plus 1e-5;
+ *   - its mean KL is at most 1.25 times that of rounding, plus 1e-7 (the noise of summing in
+ *     another order), its largest at most twice that of rounding, plus 1e-5;
  *   - no fewer greedy answers are equal than with rounding, and at no more than 1 in 100 positions
  *     more is another token the most likely.
  *
- * The engine must run in mode exact, and holds one of the three models at a time; nothing is written.
- * FM_EREFUSED: it does not pass; the text has the first thing that differs. *out is filled in as far
- * as the comparison came. */
+ * The engine should run in mode exact, and holds one of the three models at a time; nothing is
+ * written. FM_EREFUSED: it does not pass; the text has the first thing that differs. *out is filled
+ * in as far as the comparison came. */
 fm_status fm_ops_verify(fm_ops *c, const fm_tree *tree, const char *what, const char *path,
                         fm_verify_report *out);
 

@@ -1,8 +1,8 @@
 /* modelfile.c - an Ollama Modelfile.
  *
- * Ollama's parser knows no escapes. A value in three quotes ends where a line ends with three quotes;
- * of other characters it drops those that do not print. So some texts cannot be written, and are
- * left out. */
+ * Ollama's parser knows no escapes. A value in three quotes ends where a line ends with three
+ * quotes; of other characters it drops those that do not print. So some texts cannot be written,
+ * and are left out. */
 #include "cli/ops/export.h"
 
 #include <string.h>
@@ -155,7 +155,7 @@ static fm_status put_turns(writing *w, const fmo_turns *t)
 
 static fm_status put_chat(writing *w)
 {
-    fmo_turns t = {NULL};
+    fmo_turns t = {.first = NULL};
     fm_status rc = fmo_chat_open(w->c, w->o->tree, w->tokenizer, &w->chat);
 
     FM_THEN(rc, fm_chat_extra_new(&w->extra, w->tokenizer));

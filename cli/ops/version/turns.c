@@ -19,7 +19,7 @@ void fmo_turns_release(fmo_turns *t)
     fm_free(t->system);
     fm_free(t->after_system);
     fm_free(t->default_system);
-    *t = (fmo_turns){NULL};
+    *t = (fmo_turns){.first = NULL};
 }
 
 /* The n-th message: of "suau" the third is ASSISTANT[0]. */
@@ -165,7 +165,7 @@ fm_status fmo_turns_of(fmo_turns *out, const fm_chat_template *t, const fm_json 
     char **const part[] = {&out->first, &out->question, &out->answer, &out->prompt};
     fm_buf text;
 
-    *out = (fmo_turns){NULL};
+    *out = (fmo_turns){.first = NULL};
     fm_buf_init(&text, 0);
     fm_status rc = render(&text, t, extra, "uau", SYSTEM);
     FM_THEN(rc, cut(&text, "uau", part));

@@ -4,8 +4,8 @@
 
 #include "cli/ops/ops.h"
 
-/* A conversation is first, user, question, assistant, answer, user, ..., user, prompt; with a system
- * message it begins with system, its text, after_system in the place of first. */
+/* A conversation is first, user, question, assistant, answer, user, ..., user, prompt; with a
+ * system message it begins with system, its text, after_system in the place of first. */
 typedef struct fmo_turns {
     char *first;                 /* before the first user's message */
     char *question;              /* after a user's message: its answer follows */

@@ -1,8 +1,8 @@
 /* verify.c - a GGUF beside the version that it was written of.
  *
- * Three models are run over the same tokens, one after another: the version, which also chooses the
- * answers; the version rounded to the file's types; the file. The second says how far rounding alone
- * leads away, so that the limits follow from the types and not from a table of them. */
+ * Three models are run over the same tokens, one after another: the version, which also chooses
+ * the answers; the version rounded to the file's types; the file. The second says how far rounding
+ * alone leads away, so that the limits follow from the types and not from a table of them. */
 #include "cli/ops/export.h"
 
 #include <math.h>
@@ -20,8 +20,7 @@ static const char *const TEXTS[] = {
     "What is the capital of France, and which river runs through it?",
     "def fibonacci(n):\n    \"\"\"The first n numbers.\"\"\"\n    ",
     "12 + 30 = 42, 7 * 8 = 56, 144 / 12 =",
-    "Das M\xc3\xa4"
-    "dchen sagte: \xe2\x80\x9eIch habe gestern",
+    "Das M\u00e4dchen sagte: \u201eIch habe gestern",
 };
 /* Tokens are compared on these too. */
 static const char *const ODD_TEXTS[] = {
@@ -431,7 +430,7 @@ fm_status fm_ops_verify(fm_ops *c, const fm_tree *tree, const char *what, const 
                         fm_verify_report *out)
 {
     verifying *v = fm_calloc(1, sizeof *v);
-    fmo_written w = {NULL};
+    fmo_written w = {.source = NULL};
 
     memset(out, 0, sizeof *out);
     c->stopped = false;

@@ -101,7 +101,7 @@ void fmo_written_close(fmo_written *w)
     fm_free(w->source);
     fm_tree_free(w->laid);
     fm_tree_free(w->base);
-    *w = (fmo_written){NULL};
+    *w = (fmo_written){.source = NULL};
 }
 
 const fm_tree *fmo_written_tree(const fmo_written *w)

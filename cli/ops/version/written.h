@@ -1,4 +1,4 @@
-/* written.h - a GGUF that was written of a version, opened again as the version that it stands for. */
+/* written.h - a GGUF that was written of a version, opened again as what it stands for. */
 #ifndef FM_OPS_WRITTEN_H
 #define FM_OPS_WRITTEN_H
 
