@@ -112,8 +112,8 @@ FM_CHECKED fm_status fm_export_as(const fm_tree *tree, const fm_provider *p, con
 /* A version with the rounding of a file that was written of it, and nothing else of that file's:
  * adapters are merged, each weight has the type that it has in `file`, the tree of the file opened
  * again, and weights that the file leaves out are missing. Where `file` has adapters (a GGUF LoRA
- * on its base), they stay, and their tensors have its types. What rounding alone changes is measured
- * with it. Weights are computed when they are read, and have ids of their own. */
+ * on its base), they stay, and their tensors have its types. What rounding alone changes is
+ * measured with it. Weights are computed when they are read, and have ids of their own. */
 typedef struct fm_rounded fm_rounded;
 /* tree and p are borrowed until the close, `file` is not. Fails as fm_export to GGUF does. */
 FM_CHECKED fm_status fm_rounded_open(fm_rounded **out, const fm_tree *tree, const fm_provider *p,

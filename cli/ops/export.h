@@ -1,4 +1,5 @@
-/* export.h - what goes beside a GGUF that was written of a version: a Modelfile for Ollama. */
+/* export.h - what goes with a GGUF that was written of a version: a Modelfile for Ollama, and the
+ * proof that the file answers as the version does. */
 #ifndef FM_OPS_EXPORT_H
 #define FM_OPS_EXPORT_H
 

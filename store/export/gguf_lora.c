@@ -1,9 +1,9 @@
 /* gguf_lora.c - a version's LoRA adapters as llama.cpp's adapter files, a GGUF for each.
  *
  * Such a file has the factors under the base tensor's name and one alpha: llama.cpp adds
- * alpha / rank * (B A), with the rank of each B. So ranks may differ, and rsLoRA's scale is an alpha
- * of its own. An adapter that says more is refused by name, and so is one on a tensor that the
- * base's GGUF does not have. */
+ * alpha / rank * (B A), with the rank of each B. So ranks may differ, and rsLoRA's scale is an
+ * alpha of its own. An adapter that says more is refused by name, and so is one on a tensor that
+ * the base's GGUF does not have. */
 #include "store/export/gguf_impl.h"
 
 #include <math.h>
