@@ -50,6 +50,9 @@ typedef enum fm_qk_norm { FM_QK_NONE, FM_QK_HEAD, FM_QK_ALL } fm_qk_norm; /* per
  * queries. */
 typedef enum fm_fused { FM_FUSED_NONE, FM_FUSED_QKV, FM_FUSED_QKV_HEADS } fm_fused;
 
+/* Scores fall with the distance, more in one head than in another (model/fixed.c has slopes). */
+typedef enum fm_alibi { FM_ALIBI_NONE, FM_ALIBI_BLOOM, FM_ALIBI_MPT } fm_alibi;
+
 /* Bits of fm_switches.layer. */
 #define FM_LAYER_SLIDES 1u /* sees `window` positions and turns by rope[1] */
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
@@ -85,7 +88,10 @@ typedef struct fm_switches {
     bool positions;   /* rows of a table are added by position */
     bool types;       /* the first row of a table of token types is added */
     bool embed_norm;  /* the sum of embeddings is normed */
-    bool encoder;     /* every position sees every other; no head */
+    bool encoder;     /* every position sees every other (in a layer that slides: those less than
+                       * `window` away); no head */
+    fm_alibi alibi;
+    uint32_t buckets; /* of relative positions, each with a score in each head; 0: none */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
     bool sinks;        /* each query head has a learned score beside those of the positions */
@@ -107,6 +113,12 @@ typedef struct fm_switches {
     uint8_t layer[FM_MAX_LAYERS];
     fm_recurrence rec;
 } fm_switches;
+
+/* Whether a norm stands behind the last layer. */
+static inline bool fm_ends_normed(const fm_switches *s)
+{
+    return !s->encoder || s->order != FM_BLOCK_POST;
+}
 
 typedef enum fm_rope_kind {
     FM_ROPE_DEFAULT,
@@ -181,6 +193,7 @@ typedef enum fm_place {
     FM_P_TYPES,
     FM_P_EMBED_NORM,
     FM_P_EMBED_NORM_B,
+    FM_P_BUCKETS,
     FM_P_NORM,
     FM_P_NORM_B,
     FM_P_HEAD,

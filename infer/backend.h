@@ -130,10 +130,11 @@ typedef struct fm_route {
  * sequence seq[i], whose position t lies in page table[seq[i] * table_stride + t / FM_KV_PAGE].
  * Consecutive rows of one sequence have ascending positions, or in an encoder all the same
  * position: each row sees the whole text. Scores are s = (q . k) * scale, then softcap * tanh(s /
- * softcap) where softcap > 0; then softmax of the scores and the weighted sum of v, both over
- * ascending positions. A sink is one more score of its head, before the first position, whose
- * share of the softmax falls away. Of a device, fm_backend.attends says which of the optional
- * fields it reads. */
+ * softcap) where softcap > 0, then + bias; then softmax of the scores and the weighted sum of v,
+ * both over ascending positions. A sink is one more score of its head, before the first position,
+ * whose share of the softmax falls away. The bias of head h, row i and position t is the number at
+ * bias_zero + t - own[i] of the table's row h. Of a device, fm_backend.attends says which of the
+ * optional fields it reads. */
 typedef struct fm_attn {
     float *out; /* [m, NH*HD], ldo apart */
     size_t ldo;
@@ -149,12 +150,18 @@ typedef struct fm_attn {
     const float *sink;    /* [NH]; NULL: none. FM_ATTENDS_SINK */
     const int32_t *first; /* [m], ascending as pos is: row i sees nothing before first[i] either;
                            * NULL: no such bound. FM_ATTENDS_FIRST */
-    bool single; /* each row is of another sequence; false is always correct */
+    const float *bias;    /* [NH, bias_ld] by distance; NULL: none. FM_ATTENDS_BIAS */
+    uint32_t bias_ld, bias_zero;
+    const int32_t *own; /* [m] each row's own position, for the bias; NULL: pos */
+    bool single;        /* each row is of another sequence; false is always correct */
 } fm_attn;
 
 #define FM_ATTENDS_SINK 1u
 #define FM_ATTENDS_FIRST 2u
 #define FM_ATTENDS_TRAIN_SINK 4u /* fm_train_seq.sink */
+#define FM_ATTENDS_BIAS 8u
+#define FM_ATTENDS_TRAIN_BIAS 16u   /* fm_train_seq.bias */
+#define FM_ATTENDS_TRAIN_WINDOW 32u /* fm_attn_train.window of an encoder */
 
 /* Rows of q and of new keys and values, the arguments of fm_backend.keep_rows. */
 typedef struct fm_new_rows {
@@ -215,16 +222,19 @@ typedef struct fm_train_seq {
      * exp(sink - lse) (dout . out) over ascending rows, in ascending sequences; NULL: frozen. */
     const float *sink;
     float *dsink;
+    const float *bias; /* as in fm_attn, by distance; NULL: none. FM_ATTENDS_TRAIN_BIAS */
 } fm_train_seq;
 
 /* Self-attention of whole sequences, causal or (encoder) each row to all of its sequence. */
 typedef struct fm_attn_train {
     uint32_t rows, seqs, nh, nkv, hd;
-    uint32_t window; /* 0: none */
+    uint32_t window; /* positions less far than this are seen, in an encoder to both sides; 0: all.
+                      * FM_ATTENDS_TRAIN_WINDOW of an encoder */
     bool encoder;
-    float scale, softcap;    /* as in fm_attn */
-    const fm_train_seq *seq; /* host [seqs], ascending begin */
-    const float *q, *k, *v;  /* [rows, NH*HD] ldq apart, [rows, NKV*HD] ldk apart */
+    float scale, softcap;        /* as in fm_attn */
+    uint32_t bias_ld, bias_zero; /* of all sequences' biases */
+    const fm_train_seq *seq;     /* host [seqs], ascending begin */
+    const float *q, *k, *v;      /* [rows, NH*HD] ldq apart, [rows, NKV*HD] ldk apart */
     size_t ldq, ldk;
     float *out;          /* [rows, NH*HD] dense */
     float *lse;          /* [rows * NH], in the backend's order; for the gradient */

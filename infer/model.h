@@ -72,6 +72,8 @@ struct fm_model {
     fm_linear positions;        /* [position_rows, hidden], looked up by rows; w NULL: none */
     const float *types;         /* [hidden], row 0 of the token types; NULL: none */
     const float *embed_norm, *embed_norm_b; /* [hidden] or NULL */
+    const float *buckets;                   /* FM_P_BUCKETS, from which `near` is made, or NULL */
+    const float *near; /* fm_attn.bias of this rank's heads (model/fixed.h), or NULL */
     fm_layer *layers;
     const float *cos, *sin; /* of full layers: [max_positions or less, rotary_dim/2] */
     fm_tokenizer *tokenizer;

@@ -157,13 +157,17 @@ static fm_status check_fixed(const fm_json *c, const fmi_family *f, const char *
                  {"qk_layernorm", false},
                  {"use_qk_norm", false},
                  {"alibi", false},
+                 {"apply_residual_connection_post_layernorm", false},
+                 {"no_bias", true},
                  {"do_layer_norm_before", true},
                  {"_remove_final_layer_norm", false},
                  {"enable_bias", true},
                  {"layer_norm_elementwise_affine", true}};
     for (size_t i = 0; i < FM_ARRAY_LEN(fixed); i++) {
         const fm_json *v = fm_json_get(c, fixed[i].key);
-        bool read = (f->has & F_QK_NORM_KEY) && strcmp(fixed[i].key, "use_qk_norm") == 0;
+        bool read = ((f->has & F_QK_NORM_KEY) && strcmp(fixed[i].key, "use_qk_norm") == 0) ||
+                    ((f->has & F_BOTH_WAYS_KEY) &&
+                     strcmp(fixed[i].key, "use_bidirectional_attention") == 0);
         if (!fmi_absent(v) && !read && !listed(f->harmless, fixed[i].key) &&
             (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, !fixed[i].want) != fixed[i].want))
             return fm_fail(FM_EUNSUPPORTED, "%s: %s other than %s is not supported", what,
@@ -344,10 +348,12 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
     const char *inter = key_or(f->k_inter, "intermediate_size");
     if ((f->has & F_LFM2) && !fmi_absent(fm_json_get(c, "block_ff_dim")))
         inter = "block_ff_dim"; /* its older name, which wins */
+    const char *hidden = key_or(f->k_hidden, "hidden_size");
+    if (f->k_hidden_else && !fmi_absent(fm_json_get(c, f->k_hidden_else)))
+        hidden = f->k_hidden_else;
     if ((rc = fmi_take_u32(&a->vocab, c, "vocab_size", or_required(f->vocab), 1, FM_MAX_VOCAB,
                            what)) != FM_OK ||
-        (rc = fmi_take_u32(&a->hidden, c, key_or(f->k_hidden, "hidden_size"), -1, 1, wide, what)) !=
-            FM_OK)
+        (rc = fmi_take_u32(&a->hidden, c, hidden, -1, 1, wide, what)) != FM_OK)
         return rc;
     int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* optional in GPT-2 alone */
     if ((rc = fmi_take_u32(&a->inter, c, inter, inter_dflt, 1, 4 * wide, what)) != FM_OK ||
@@ -433,6 +439,8 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
     for (uint32_t i = 0; fixed && i < a->layers; i++)
         if (!(a->sw.layer[i] & FM_LAYER_SLIDES))
             a->sw.layer[i] |= FM_LAYER_NO_ROPE;
+    if (a->sw.encoder) /* one position less than half of the window to each side */
+        window = window / 2 + 1;
     a->window = any ? window : 0;
     return rc;
 }
@@ -602,6 +610,41 @@ static fm_status check_clamp(const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* Every text sees itself whole, and there is no head: the config says so of a decoder. */
+static fm_status read_both_ways(fm_arch *a, const fm_json *c, const char *what)
+{
+    bool both = false;
+    FM_TRY(fmi_take_bool(&both, c, "use_bidirectional_attention", false, what));
+    a->sw.encoder = both;
+    a->headless = both;
+    return FM_OK;
+}
+
+/* MPT's attn_config. clip_qkv and norms of q and k are not computed here. */
+static fm_status read_mpt(fm_arch *a, const fm_json *c, const char *what)
+{
+    static const char *const off[] = {"clip_qkv", "qk_ln", "prefix_lm", "attn_uses_sequence_id"};
+    const fm_json *attn = fm_json_get(c, "attn_config");
+    bool alibi = true;
+    double scale = (double)a->sw.attn_scale, most = 8;
+    for (size_t i = 0; i < FM_ARRAY_LEN(off); i++) {
+        const fm_json *v = fm_json_get(attn, off[i]);
+        if (!fmi_absent(v) && (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, true)))
+            return fm_fail(FM_EUNSUPPORTED, "%s: attn_config: %s is not supported", what, off[i]);
+    }
+    FM_TRY(fmi_take_bool(&alibi, attn, "alibi", true, what));
+    FM_TRY(fmi_take_positive(&scale, attn, "softmax_scale", scale, what));
+    FM_TRY(fmi_take_positive(&most, attn, "alibi_bias_max", most, what));
+    const char *type = fm_json_cstr(fm_json_get(attn, "attn_type"), "multihead_attention");
+    if (!alibi || most != 8 || strcmp(type, "multihead_attention") != 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: attn_config: only multihead_attention with alibi and alibi_bias_max 8 "
+                       "is supported",
+                       what);
+    a->sw.attn_scale = (float)scale;
+    return FM_OK;
+}
+
 static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     fm_status rc = read_act(a, f, c, what);
@@ -629,6 +672,10 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = read_no_rope(a, c, what);
     if (rc == FM_OK && (f->has & F_CLAMPED))
         rc = check_clamp(c, what);
+    if (rc == FM_OK && (f->has & F_BOTH_WAYS_KEY))
+        rc = read_both_ways(a, c, what);
+    if (rc == FM_OK && (f->has & F_MPT))
+        rc = read_mpt(a, c, what);
     bool qk = a->sw.qk == FM_QK_HEAD;
     if (rc == FM_OK && (f->has & F_QK_NORM_KEY))
         rc = fmi_take_bool(&qk, c, "use_qk_norm", false, what);
@@ -642,7 +689,7 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
 /* RoBERTa counts positions from behind the id of its padding. */
 static fm_status offset_positions(fm_arch *a, const char *what)
 {
-    uint32_t pad = a->pad >= 0 ? (uint32_t)a->pad : 1;
+    uint32_t pad = a->pad >= 0 && !(fmi_family_of(a)->has & F_PAD_1) ? (uint32_t)a->pad : 1;
     if (a->position_rows <= pad + 1)
         return fm_fail(FM_EINVAL, "%s: max_position_embeddings is %u, pad_token_id %u", what,
                        a->position_rows, pad);
@@ -671,7 +718,7 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         (rc = fmi_read_rope(a, f, c, what)) != FM_OK ||
         (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_ids(a, c, g, what)) != FM_OK)
         return rc;
-    if (!f->sw.encoder)
+    if (!a->sw.encoder)
         rc = fmi_take_bool(&a->tied, c, "tie_word_embeddings", f->tied, what);
     if (rc == FM_OK && (f->has & F_LFM2))
         rc = fmi_take_bool(&a->tied, c, "tie_embedding", a->tied, what);
@@ -728,7 +775,7 @@ fm_status fm_arch_from_json(fm_arch *out, const fm_json *model_json, const char 
     fm_status rc = fm_plain_config_check(config, what); /* fm_plain_open does the rest */
     FM_THEN(rc, text_part(&config, &tied, what));
     FM_THEN(rc, read_config(out, config, fm_json_get(model_json, "generation_config"), what));
-    if (config != whole)
+    if (config != whole && !out->sw.encoder)
         out->tied = tied;
     if (rc != FM_OK)
         memset(out, 0, sizeof(*out));
@@ -833,7 +880,8 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
         return "this activation";
     if (s->fused != FM_FUSED_NONE || s->fused_mlp)
         return "fused projections";
-    if (s->no_rope || s->positions || s->encoder || s->pairs || s->rotary_dim != a->head_dim)
+    if (s->alibi != FM_ALIBI_NONE || s->no_rope || s->positions || s->encoder || s->pairs ||
+        s->rotary_dim != a->head_dim)
         return "this kind of positions";
     if (s->embed_scale != 1.0f || s->residual_scale != 1.0f || s->logit_divisor != 1.0f ||
         s->attn_softcap > 0 || s->logit_softcap > 0 ||

@@ -79,6 +79,8 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return a->head_dim;
     case D_HEADS:
         return a->heads;
+    case D_BUCKETS:
+        return a->sw.buckets;
     case D_EXPERTS:
         return a->sw.experts;
     case D_X_INTER:

@@ -459,6 +459,55 @@ static const fmi_arch_part bert_layer[] = {
     {.name = NULL}};
 static const fmi_arch_part bert_last[] = {{.name = NULL}};
 
+static const fmi_arch_part mpnet_first[] = {
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
+    {"embeddings.LayerNorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"embeddings.LayerNorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"encoder.relative_attention_bias.weight", FM_P_BUCKETS, W_ALWAYS, D_BUCKETS, D_HEADS},
+    {.name = NULL}};
+static const fmi_arch_part mpnet_layer[] = {
+    {"attention.attn.q.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"attention.attn.q.bias", FM_P_Q_B, W_ALWAYS, D_Q, D_1},
+    {"attention.attn.k.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.attn.k.bias", FM_P_K_B, W_ALWAYS, D_KV, D_1},
+    {"attention.attn.v.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.attn.v.bias", FM_P_V_B, W_ALWAYS, D_KV, D_1},
+    {"attention.attn.o.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attention.attn.o.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"attention.LayerNorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"attention.LayerNorm.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    UP_DOWN("intermediate.dense", "output.dense"),
+    {"output.LayerNorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"output.LayerNorm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part bloom_first[] = {
+    {"word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"word_embeddings_layernorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"word_embeddings_layernorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part bloom_layer[] = {
+    LAYERNORMS_1,
+    {"self_attention.query_key_value.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"self_attention.query_key_value.bias", FM_P_Q_B, W_ALWAYS, D_QKV, D_1},
+    {"self_attention.dense.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"self_attention.dense.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    LAYERNORMS_2,
+    UP_DOWN("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
+    {.name = NULL}};
+
+static const fmi_arch_part mpt_layer[] = {
+    {"norm_1.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"attn.Wqkv.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"attn.out_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"norm_2.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    UP_DOWN("ffn.up_proj", "ffn.down_proj"),
+    {.name = NULL}};
+static const fmi_arch_part mpt_last[] = {{"norm_f.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                         {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                         {.name = NULL}};
+
 static const fmi_arch_part distilbert_first[] = {
     {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
@@ -650,6 +699,25 @@ LIST(electra_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "c
      "summary_activation", "summary_last_dropout");
 LIST(electra_ignored, "*embeddings.position_ids", "discriminator_predictions.*",
      "generator_predictions.*", "generator_lm_head.*");
+LIST(mpnet_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
+     "num_attention_heads", "intermediate_size", "hidden_act", "max_position_embeddings",
+     "layer_norm_eps", "relative_attention_num_buckets", "pad_token_id", "bos_token_id",
+     "eos_token_id");
+LIST(mpnet_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
+     "tie_word_embeddings", "output_past");
+LIST(mpnet_ignored, "*embeddings.position_ids", "pooler.*", "lm_head.*", "mpnet.pooler.*");
+LIST(bloom_keys, "model_type", "vocab_size", "hidden_size", "n_embed", "n_layer", "n_head",
+     "seq_length", "layer_norm_epsilon", "apply_residual_connection_post_layernorm",
+     "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
+/* The length of training is no limit of transformers' class, but the table of biases ends there. */
+LIST(bloom_harmless, "slow_but_exact", "offset_alibi", "skip_bias_add", "skip_bias_add_qkv",
+     "attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion",
+     "num_attention_heads", "n_inner");
+LIST(mpt_keys, "model_type", "vocab_size", "d_model", "n_layers", "n_heads", "max_seq_len",
+     "layer_norm_epsilon", "attn_config", "no_bias", "tie_word_embeddings", "bos_token_id",
+     "eos_token_id", "pad_token_id");
+LIST(mpt_harmless, "expansion_ratio", "learned_pos_emb", "emb_pdrop", "init_device", "init_config",
+     "logit_scale", "embedding_fraction", "norm_type", "verbose", "tokenizer_name");
 LIST(distilbert_keys, "model_type", "vocab_size", "dim", "hidden_dim", "n_layers", "n_heads",
      "activation", "max_position_embeddings", "pad_token_id", "bos_token_id", "eos_token_id");
 LIST(distilbert_harmless, "dropout", "qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds",
@@ -761,7 +829,7 @@ static const fmi_family families[] = {
      .sw = {.norm = FM_NORM_RMS_PLUS1, .attn_softcap = 50.0f, .logit_softcap = 30.0f}},
     {.name = "gemma3_text",
      GEMMA,
-     .has = F_BIAS_KEY | F_GEMMA | F_ROPE_BY_TYPE,
+     .has = F_BIAS_KEY | F_GEMMA | F_ROPE_BY_TYPE | F_BOTH_WAYS_KEY,
      .kv_heads = 4,
      .head_dim = 256,
      .heads = 8,
@@ -924,6 +992,81 @@ static const fmi_family families[] = {
      .harmless = electra_harmless,
      .ignored = electra_ignored,
      .sw = {BERT_SWITCHES, .types = true}},
+    {.name = "mpnet",
+     .has = F_PAD_OFFSET | F_PAD_1,
+     .prefix = {"", "mpnet."},
+     .layers = "encoder.layer.",
+     .head_name = "",
+     .first = mpnet_first,
+     .layer = mpnet_layer,
+     .last = bert_last,
+     .k_eps = "layer_norm_eps",
+     .max_positions = 512,
+     .eps = 1e-12,
+     .act = "gelu",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = mpnet_keys,
+     .harmless = mpnet_harmless,
+     .ignored = mpnet_ignored,
+     .alone = true,
+     .sw = {BERT_SWITCHES, .buckets = 32}},
+    {.name = "bloom",
+     .prefix = {"transformer.", ""},
+     .layers = "h.",
+     .head_name = "lm_head",
+     .first = bloom_first,
+     .layer = bloom_layer,
+     .last = gpt2_last,
+     .k_hidden_else = "n_embed",
+     .k_inter = "n_inner",
+     .k_layers = "n_layer",
+     .k_heads = "n_head",
+     .k_positions = "seq_length",
+     .k_eps = "layer_norm_epsilon",
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .act = "gelu_new",
+     .tied = true,
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = bloom_keys,
+     .harmless = bloom_harmless,
+     .alone = true,
+     .sw = {.norm = FM_NORM_LAYER,
+            .fused = FM_FUSED_QKV_HEADS,
+            .plain_mlp = true,
+            .no_rope = true,
+            .embed_norm = true,
+            .alibi = FM_ALIBI_BLOOM}},
+    {.name = "mpt",
+     .has = F_MPT,
+     .prefix = {"transformer.", ""},
+     .layers = "blocks.",
+     .head_name = "lm_head",
+     .first = gptj_first,
+     .layer = mpt_layer,
+     .last = mpt_last,
+     .k_hidden = "d_model",
+     .k_inter = "ffn_hidden_size", /* no setting */
+     .k_layers = "n_layers",
+     .k_heads = "n_heads",
+     .k_positions = "max_seq_len",
+     .k_eps = "layer_norm_epsilon",
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .act = "gelu",
+     .tied = true,
+     .keys = mpt_keys,
+     .harmless = mpt_harmless,
+     .alone = true,
+     .sw = {.norm = FM_NORM_LAYER,
+            .fused = FM_FUSED_QKV,
+            .plain_mlp = true,
+            .no_rope = true,
+            .alibi = FM_ALIBI_MPT}},
     {.name = "distilbert",
      .prefix = {"", "distilbert."},
      .layers = "transformer.layer.",

@@ -40,6 +40,7 @@ typedef enum fmi_dim {
     D_QKV,
     D_HEAD,
     D_HEADS,
+    D_BUCKETS,
     D_EXPERTS,
     D_X_INTER,
     D_S_INTER,
@@ -116,6 +117,9 @@ typedef struct fmi_stack {
 #define F_WINDOW_FROM (UINT64_C(1) << 43)   /* max_window_layers: layers from it on slide */
 #define F_QK_NORM_KEY (UINT64_C(1) << 44)   /* use_qk_norm: heads are normed */
 #define F_MORE_LAYERS (UINT64_C(1) << 45)   /* layers behind the last guess tokens: not read */
+#define F_BOTH_WAYS_KEY (UINT64_C(1) << 46) /* use_bidirectional_attention: an encoder */
+#define F_MPT (UINT64_C(1) << 47)           /* attn_config */
+#define F_PAD_1 (UINT64_C(1) << 48)         /* with F_PAD_OFFSET: the padding's id counts as 1 */
 #define F_LFM2 (UINT64_C(1) << 56)          /* short convolutions in layers of type conv */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
@@ -127,6 +131,7 @@ typedef struct fmi_family {
     const char *head_name;
     const fmi_arch_part *first, *layer, *last; /* each ends with a name of NULL */
     /* Names of settings; NULL: the usual name. */
+    const char *k_hidden_else; /* a second name of k_hidden */
     const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_kv_heads, *k_positions, *k_eps, *k_act;
     /* Values where the config has none; 0 (NULL): the usual value. */
     uint32_t kv_heads, head_dim, heads, vocab, max_positions, window;

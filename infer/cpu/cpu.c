@@ -97,19 +97,21 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
     cpu->pool = pool;
     cpu->kern = kern;
     cpu->threads = fm_pool_threads(pool);
-    cpu->be = (fm_backend){.name = "cpu",
-                           .mode = "exact",
-                           .kernel_class = "exact-f32-1",
-                           .layout = "f32-panel32-1",
-                           .isa = kern->isa,
-                           .host_visible = true,
-                           .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK,
-                           .ctx = cpu,
-                           .close = cpu_close,
+    cpu->be =
+        (fm_backend){.name = "cpu",
+                     .mode = "exact",
+                     .kernel_class = "exact-f32-1",
+                     .layout = "f32-panel32-1",
+                     .isa = kern->isa,
+                     .host_visible = true,
+                     .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK |
+                                FM_ATTENDS_BIAS | FM_ATTENDS_TRAIN_BIAS | FM_ATTENDS_TRAIN_WINDOW,
+                     .ctx = cpu,
+                     .close = cpu_close,
 #define SLOT(op) .op = fmi_exact_##op,
-                           FMI_EXACT_OPS(SLOT)
+                     FMI_EXACT_OPS(SLOT)
 #undef SLOT
-    };
+        };
     cpu->worker = fm_calloc(cpu->threads, sizeof *cpu->worker);
     if (!cpu->worker) {
         cpu_close(&cpu->be);

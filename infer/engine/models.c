@@ -1,6 +1,7 @@
 /* models.c - loads and closes models: architecture, tensors (model/bind.c), adapters, tokenizer. */
 #include "infer/comm.h"
 #include "infer/engine/engine.h"
+#include "infer/model/fixed.h"
 #include "infer/model/shard.h"
 
 #include <string.h>
@@ -9,22 +10,37 @@
 #include "store/scaled.h"
 
 /* Refuses what this device and mode do not compute. */
-static fm_status check_device(const fm_model *m, const char *what)
+static fm_status check_device(const fmi_binder *b)
 {
-    const fm_backend *be = m->engine->be;
-    const fm_switches *sw = &m->arch.sw;
-
-    if (sw->sinks && !(be->attends & FM_ATTENDS_SINK))
+    const fm_backend *be = b->m->engine->be;
+    const fm_arch *a = &b->m->arch;
+    const char *lacks = NULL;
+    if (a->sw.sinks && !(be->attends & FM_ATTENDS_SINK))
+        lacks = "attention with sinks";
+    if (fmi_near_ld(a) && !(be->attends & FM_ATTENDS_BIAS))
+        lacks = "attention with biases by distance";
+    if (a->sw.encoder && a->window && !(be->attends & FM_ATTENDS_FIRST))
+        lacks = "attention with a window to both sides";
+    if (a->sw.rec.kind != FM_RECURS_NOT && !be->convolve)
+        lacks = "short convolutions";
+    if (lacks)
         return fm_fail(FM_EUNSUPPORTED,
-                       "%s: mode %s on %s has no attention with sinks, which %s needs; use mode "
-                       "exact, or the CPU",
-                       what, be->mode, be->name, m->arch.family);
-    if (sw->rec.kind == FM_RECURS_NOT || be->convolve)
-        return FM_OK;
-    return fm_fail(FM_EUNSUPPORTED,
-                   "%s: %s has short convolutions, which device %s does not compute yet: use "
-                   "--device cpu",
-                   what, m->arch.family, be->name);
+                       "%s: mode %s on %s has no %s, which %s needs; use mode exact, or the CPU",
+                       b->what, be->mode, be->name, lacks, a->family);
+    return FM_OK;
+}
+
+/* Makes the table of biases of this rank's heads. */
+static fm_status bind_near(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    float *all = NULL;
+    uint32_t heads = fmi_priv(m)->local.heads, ld = fmi_near_ld(&m->arch);
+    size_t first = (size_t)fm_comm_rank(m->engine->group) * heads * ld;
+    FM_TRY(fmi_near_make(&all, &m->arch, b->tree, b->p, b->what));
+    fm_status rc = all ? fmi_own(m, &m->near, all + first, heads * ld) : FM_OK;
+    fm_free(all);
+    return rc;
 }
 
 static fm_status bind_shape(fmi_binder *b)
@@ -32,7 +48,7 @@ static fm_status bind_shape(fmi_binder *b)
     fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->p, b->what);
-    FM_THEN(rc, check_device(m, b->what));
+    FM_THEN(rc, check_device(b));
     FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
     FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, b->what));
     uint32_t most = fmi_stage_split_most(&p->split);
@@ -53,6 +69,7 @@ static fm_status bind(fmi_binder *b)
     FM_THEN(rc, fmi_adapters_find(b));
     FM_THEN(rc, fm_hasher_new(&digest));
     FM_THEN(rc, fmi_bind_weights(b, digest));
+    FM_THEN(rc, bind_near(b));
     FM_THEN(rc, fmi_text_bind(b));
     FM_THEN(rc, fmi_pooling_bind(b));
     FM_THEN(rc, fmi_ask_digests(b));

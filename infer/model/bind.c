@@ -210,6 +210,10 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
     if (s->sinks)
         FM_TRY(fm_hasher_update(h, "sinks\n", 6));
+    n = snprintf(text, sizeof(text), "near %d %u %u\n", (int)s->alibi, s->buckets,
+                 s->encoder ? a->window : 0);
+    if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));

@@ -43,6 +43,7 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
         const float **place[] = {[FM_P_TYPES] = &m->types,
                                  [FM_P_EMBED_NORM] = &m->embed_norm,
                                  [FM_P_EMBED_NORM_B] = &m->embed_norm_b,
+                                 [FM_P_BUCKETS] = &m->buckets,
                                  [FM_P_NORM] = &m->norm,
                                  [FM_P_NORM_B] = &m->norm_b};
         return place[p->place];

@@ -106,7 +106,8 @@ fm_status fmi_own(fm_model *m, const float **out, const float *host, uint32_t n)
 /* A matrix is held for products, except the token types, whose first row is added as a vector. */
 fmi_form fmi_form_of(const fm_arch *a, const fm_param *p)
 {
-    if (p->is_matrix && p->place != FM_P_TYPES && p->place != FM_P_ROUTER_B)
+    bool matrix = p->place != FM_P_TYPES && p->place != FM_P_ROUTER_B && p->place != FM_P_BUCKETS;
+    if (p->is_matrix && matrix)
         return p->transposed ? FMI_MATRIX_T : FMI_MATRIX;
     bool gain = fm_norm_adds_one(a->sw.norm) &&
                 (p->place == FM_P_NORM || p->place == FM_P_ATTN_NORM ||

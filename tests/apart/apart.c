@@ -548,6 +548,7 @@ fm_status apart_open(fm_backend **out, apart_kind kind, const char *mode, fm_poo
                          .kernel_class = a->in->kernel_class,
                          .layout = a->in->layout,
                          .isa = a->in->isa,
+                         .attends = a->in->attends,
                          .ctx = a};
     a->range = calloc(RANGES, sizeof(range));
     a->factor = calloc(FACTORS, sizeof(floats));

@@ -235,6 +235,8 @@ static void op_attention(fm_backend *be, const fm_attn *ask)
     TO(t.pos);
     TO(t.sink);
     TO(t.first);
+    TO(t.bias);
+    TO(t.own);
     apart_push(a, run_attention, op, &t, sizeof(t));
 }
 
@@ -330,6 +332,7 @@ static void train_args(apart *a, task *t, const fm_attn_train *ask, const char *
         TO(seq[i].dvv);
         TO(seq[i].sink);
         TO(seq[i].dsink);
+        TO(seq[i].bias);
     }
 }
 

@@ -90,6 +90,22 @@ static void case_paged(kk *k, const uint32_t *dim)
     sunk.sink = kk_in(k, nh, 3.0);
     sunk.first = first;
     k->be->attention(k->be, &sunk);
+    if (!getenv("KK_DEVICE")) { /* no card has these */
+        fm_attn near = a;
+        near.bias_zero = dim[5] + 2;
+        near.bias_ld = 2 * dim[5] + 5;
+        near.bias = kk_in(k, (size_t)nh * near.bias_ld, 3.0);
+        int32_t *own = kk_shuffled(k, dim[0]);
+        for (uint32_t i = 0; i < dim[0]; i++) {
+            own[i] = p.pos[i] / 2;
+        }
+        near.first = first;
+        near.out = kk_out(k, (size_t)dim[0] * nh * hd, 1.0);
+        k->be->attention(k->be, &near); /* own is pos */
+        near.own = own;
+        near.out = kk_out(k, (size_t)dim[0] * nh * hd, 1.0);
+        k->be->attention(k->be, &near);
+    }
 }
 
 TEST(paged_attention_equals_the_oracle)
@@ -176,6 +192,22 @@ static void case_whole_sunk(kk *k, const uint32_t *dim)
     k->be->self_attention(k->be, &w.a);
 }
 
+/* dim: as make_whole's; the window reaches to both sides where it is an encoder's. */
+static void case_whole_biased(kk *k, const uint32_t *dim)
+{
+    whole w = make_whole(k, dim);
+
+    w.a.seq = w.seq;
+    w.a.bias_zero = dim[4] + dim[5];
+    w.a.bias_ld = 2 * dim[4] + dim[5];
+    const float *bias = kk_in(k, (size_t)w.a.nh * w.a.bias_ld, 3.0);
+    for (uint32_t i = 0; i < WHOLE_SEQS; i++)
+        w.seq[i].bias = i == 1 ? NULL : bias;
+    w.a.out = kk_out(k, w.nq, 1.0);
+    w.a.lse = kk_out(k, (size_t)w.a.rows * w.a.nh, 1.0);
+    k->be->self_attention(k->be, &w.a);
+}
+
 static void case_whole_grad(kk *k, const uint32_t *dim)
 {
     whole w = make_whole(k, dim);
@@ -218,6 +250,17 @@ TEST(whole_attention_with_sinks_equals_the_oracle)
     kk_cpu_only();
     for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
         kk_check("self_attention with sinks", case_whole_sunk, whole_dims[i], TOL);
+}
+
+TEST(whole_attention_with_biases_equals_the_oracle)
+{
+    static const uint32_t both[][9] = {{4, 2, 16, 5, 40, 0, 1, 0, 0},
+                                       {3, 1, 24, 33, 130, 6, 1, 1, 1}};
+    kk_cpu_only();
+    for (size_t i = 0; i < FM_ARRAY_LEN(whole_dims); i++)
+        kk_check("self_attention with biases", case_whole_biased, whole_dims[i], TOL);
+    for (size_t i = 0; i < FM_ARRAY_LEN(both); i++)
+        kk_check("self_attention near an encoder's rows", case_whole_biased, both[i], TOL);
 }
 
 TEST(attention_gradient_equals_the_oracle)
@@ -485,6 +528,7 @@ int main(void)
         cmocka_unit_test(paged_attention_equals_the_oracle),
         cmocka_unit_test(whole_attention_equals_the_oracle),
         cmocka_unit_test(whole_attention_with_sinks_equals_the_oracle),
+        cmocka_unit_test(whole_attention_with_biases_equals_the_oracle),
         cmocka_unit_test(attention_gradient_equals_the_oracle),
         cmocka_unit_test(attention_follows_the_stated_order),
         cmocka_unit_test(paged_and_whole_attention_agree),

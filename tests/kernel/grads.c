@@ -323,6 +323,45 @@ static void attention_setup(fd *f)
     f->gradient = attention_gradient;
 }
 
+/* The same with a bias by distance; the window of an encoder reaches to both sides. */
+static float near_bias[4][128];
+
+static fm_attn_train near_of(fd *f, fm_train_seq *seq)
+{
+    fm_attn_train a = attention_of(f, seq);
+
+    for (uint32_t i = 0; i < 2; i++)
+        seq[i].bias = &near_bias[0][0];
+    a.bias_ld = 128;
+    a.bias_zero = 64;
+    return a;
+}
+
+static void near_run(fd *f)
+{
+    fm_train_seq seq[2];
+    fm_attn_train a = near_of(f, seq);
+
+    f->ref->self_attention(f->ref, &a);
+}
+
+static void near_gradient(fd *f)
+{
+    fm_train_seq seq[2];
+    fm_attn_train a = near_of(f, seq);
+
+    f->be->self_attention_grad(f->be, &a);
+}
+
+static void near_setup(fd *f)
+{
+    for (size_t i = 0; i < 4 * 128; i++)
+        near_bias[i / 128][i % 128] = (float)(i % 13) / 6.0f - 1.0f;
+    attention_setup(f);
+    f->forward = near_run;
+    f->gradient = near_gradient;
+}
+
 /* ---- layer norm: x [m, h], gain, bias ---- */
 
 static void layernorm_forward(fd *f)
@@ -523,8 +562,14 @@ TEST(attention_has_the_right_slopes)
     fd_check("attention with virtual positions and a window", attention_setup, prefix);
     fd_check("attention of an encoder", attention_setup, encoder);
     fd_check("attention with a cap", attention_setup, cap);
-    if (!getenv("KK_DEVICE")) /* no card has them */
+    if (!getenv("KK_DEVICE")) { /* no card has these */
         fd_check("attention with sinks", attention_setup, sinks);
+        static const uint32_t near[] = {2, 2, 8, 6, 24, 3, 1, 0};
+        fd_check("attention with biases", near_setup, all);
+        fd_check("attention with virtual positions and biases", near_setup, prefix);
+        fd_check("attention near an encoder's rows", near_setup, near);
+        fd_check("attention with a cap and biases", near_setup, cap);
+    }
 }
 
 TEST(losses_have_the_right_slopes)

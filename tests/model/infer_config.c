@@ -239,6 +239,7 @@ static bool is_needed(const char *key)
                                          "vocab_size",
                                          "hidden_size",
                                          "n_embd",
+                                         "d_model",
                                          "dim",
                                          "intermediate_size",
                                          "hidden_dim",

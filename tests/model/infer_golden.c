@@ -209,6 +209,16 @@ TEST(switched_families_match)
         check(names[i], "fast", FAST_LIMIT);
 }
 
+/* Scores with a bias by distance, in a decoder and in an encoder; windows to both sides. */
+TEST(biases_by_distance_match)
+{
+    static const char *const names[] = {"bloom", "mpt", "mpnet", "gemma3-both-ways"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
+}
+
 /* Routers whose shares are sigmoids, or whose choice a bias or groups steer; shared experts without
  * a gate. */
 TEST(families_of_experts_match)
@@ -390,6 +400,7 @@ int main(void)
         cmocka_unit_test(recurrent_families_match),
         cmocka_unit_test(switched_families_match),
         cmocka_unit_test(families_of_their_own_match),
+        cmocka_unit_test(biases_by_distance_match),
         cmocka_unit_test(families_of_experts_match),
         cmocka_unit_test(routers_of_two_models_share_a_step),
         cmocka_unit_test(layers_behind_the_last_are_left_out),

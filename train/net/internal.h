@@ -136,6 +136,8 @@ typedef struct fmt_net {
     float *virt_own;        /* device: memory of the parent's frozen virt_rows */
     uint32_t doras;         /* modules with a trained magnitude */
     fmt_dora_set dora;
+    const float *near;    /* fm_train_seq.bias (infer/model/fixed.h), or NULL */
+    float *fixed_own;     /* device: of fmt_net_fixed */
     float *embed_own;     /* device: factors of the parent's low-rank terms on the embedding */
     float *made;          /* device: gains that fmt_net_refresh computes from parameters */
     float *turned, *turn; /* device, host: buffers to transpose a matrix */
@@ -147,7 +149,10 @@ typedef struct fmt_net {
 /* Sets module names and shapes; binds frozen weights and adapters of model, if not NULL. */
 FM_CHECKED fm_status fmt_net_init(fmt_net *net, fm_backend *be, const fm_arch *arch,
                                   const fm_model *model);
-/* The same where the engine has only layers begin .. end - 1 of the model: modules before the
+/* Takes what no training changes from the parent's tree; for a net without a model. */
+FM_CHECKED fm_status fmt_net_fixed(fmt_net *net, const fm_tree *tree, const fm_provider *p,
+                                   const char *what);
+/* The same as fmt_net_init where the engine has only layers begin .. end - 1 of the model: modules before the
  * layers are bound where begin is 0, modules behind them where end is arch->layers. */
 FM_CHECKED fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                                          const fm_model *model, uint32_t begin, uint32_t end);

@@ -5,6 +5,7 @@
 #include "train/net/method.h"
 
 #include "infer/model/class_head.h"
+#include "infer/model/fixed.h"
 
 #include "store/base/mem.h"
 
@@ -109,8 +110,8 @@ static void module_name(char *out, const char *param)
 
 static void declare_part(fmt_net *net, const fm_param *p)
 {
-    if (p->place == FM_P_ROUTER_B)
-        return; /* take_experts */
+    if (p->place == FM_P_ROUTER_B || p->place == FM_P_BUCKETS)
+        return; /* of no module: take_experts, fmt_net_fixed */
     const part *at = part_of(p->place);
 
     if (at->kind == PART_WEIGHT || at->kind == PART_BIAS) {
@@ -314,6 +315,7 @@ static fm_status take_before(fmt_net *net, const fm_model *model)
 static fm_status take_model(fmt_net *net, const fm_model *model)
 {
     FM_TRY(net->begin == 0 ? take_before(net, model) : FM_OK);
+    net->near = model->near;
 
     if (net->end == net->arch.layers) {
         net->outer_norm[FMT_NORM].gain = model->norm;
@@ -323,6 +325,51 @@ static fm_status take_model(fmt_net *net, const fm_model *model)
     for (uint32_t l = net->begin; l < net->end; l++)
         FM_TRY(take_block(net, &net->block[l], &model->layers[l]));
     return fmt_virtual_take(net, model);
+}
+
+fm_status fmt_net_fixed(fmt_net *net, const fm_tree *tree, const fm_provider *p, const char *what)
+{
+    const fm_arch *a = &net->arch;
+    size_t n = a->sw.router_bias ? a->sw.experts : 0, near = (size_t)a->heads * fmi_near_ld(a);
+    float *host = NULL;
+    void *mem = NULL;
+    fm_param at;
+
+    if (n == 0 && near == 0)
+        return FM_OK;
+    FM_TRY(net->be->alloc(net->be, &mem, (near + a->layers * n) * sizeof(float)));
+    net->fixed_own = mem;
+    net->near = near ? net->fixed_own : NULL;
+    fm_status rc = fmi_near_make(&host, a, tree, p, what);
+    if (rc == FM_OK && near)
+        rc = net->be->upload(net->be, net->fixed_own, host, near * sizeof(float));
+    fm_free(host);
+    for (uint32_t i = 0; rc == FM_OK && n && fm_arch_param(a, i, &at); i++) {
+        if (at.place != FM_P_ROUTER_B)
+            continue;
+        float *to = net->fixed_own + near + (size_t)at.layer * n;
+        rc = fmi_fixed_floats(&host, n, at.name, tree, p, what);
+        FM_THEN(rc, net->be->upload(net->be, to, host, n * sizeof(float)));
+        net->block[at.layer].choice_bias = to;
+        fm_free(host);
+        host = NULL;
+    }
+    return rc;
+}
+
+static fm_status check_device(const fm_backend *be, const fm_arch *a)
+{
+    const char *lacks = NULL;
+
+    if (fmi_near_ld(a) && !(be->attends & FM_ATTENDS_TRAIN_BIAS))
+        lacks = "biases by distance";
+    if (a->sw.encoder && a->window && !(be->attends & FM_ATTENDS_TRAIN_WINDOW))
+        lacks = "a window to both sides";
+    if (lacks)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "the %s backend cannot train %s: its attention has no %s; use the CPU",
+                       be->name, a->family, lacks);
+    return FM_OK;
 }
 
 fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
@@ -343,7 +390,8 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
     net->begin = begin;
     net->end = end;
     net->frozen = model != NULL;
-    fm_status rc = declare_all(net);
+    fm_status rc = check_device(be, arch);
+    FM_THEN(rc, declare_all(net));
     return rc == FM_OK && model ? take_model(net, model) : rc;
 }
 
@@ -525,6 +573,11 @@ fm_status fmt_net_train(fmt_net *net, fmt_params *ps, const char *name, const fm
     if (fm_arch_param_named(&net->arch, name, &p)) {
         if (p.place == FM_P_ROUTER_B)
             return FM_OK; /* no loss has a gradient through a choice */
+        if (p.place == FM_P_BUCKETS)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: scores of relative positions do not train here; name the module "
+                           "in freeze",
+                           name);
         place = place_of(net, &p);
         want = p.shape;
     } else {

@@ -70,6 +70,8 @@ void fmt_net_release(fmt_net *net)
         net->be->free(net->be, net->virt_own);
     if (net->embed_own)
         net->be->free(net->be, net->embed_own);
+    if (net->fixed_own)
+        net->be->free(net->be, net->fixed_own);
     free_turns(net);
     fm_free(net->turn);
     memset(net, 0, sizeof(*net));

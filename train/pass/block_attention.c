@@ -2,6 +2,8 @@
  * fused), head norms, rotary positions, attention, the output product. Mirrors infer's. */
 #include "train/pass/pass.h"
 
+#include "infer/model/fixed.h"
+
 /* Where q, k and v of all rows lie, or their gradients. */
 typedef struct qkv {
     float *q, *k, *v;
@@ -43,7 +45,7 @@ static fm_attn_train attention_of(const fmt_pass *p, const fmt_slot *s, uint32_t
 {
     const fm_arch *a = &p->arch;
     qkv t = saved(a, s);
-    bool slides = (a->sw.layer[layer] & FM_LAYER_SLIDES) && !a->sw.encoder;
+    bool slides = a->sw.layer[layer] & FM_LAYER_SLIDES;
 
     return (fm_attn_train){.nh = a->heads,
                            .nkv = a->kv_heads,
@@ -52,6 +54,8 @@ static fm_attn_train attention_of(const fmt_pass *p, const fmt_slot *s, uint32_t
                            .encoder = a->sw.encoder,
                            .scale = a->sw.attn_scale,
                            .softcap = a->sw.attn_softcap,
+                           .bias_ld = fmi_near_ld(a),
+                           .bias_zero = fmi_near_zero(a),
                            .seq = p->seq,
                            .q = t.q,
                            .k = t.k,

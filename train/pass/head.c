@@ -253,7 +253,7 @@ void fmt_head_states(fmt_pass *p)
     uint32_t r = p->labels;
 
     p->be->copy_rows(p->be, p->xl, h, p->xout, h, p->label_row, r, (uint32_t)h);
-    if (p->arch.sw.encoder) /* an encoder's last layer ends with a norm */
+    if (!fm_ends_normed(&p->arch.sw)) /* the last layer ends with a norm of its own */
         p->be->copy_rows(p->be, p->hl, h, p->xl, h, NULL, r, (uint32_t)h);
     else
         fmt_norms(p, label_parts(p, 0, r), FMT_OUTSIDE, FMT_NORM, p->hl, p->xl, p->rstdl, 1,
@@ -277,7 +277,7 @@ static void spread(fmt_pass *p)
     size_t h = p->arch.hidden;
     uint32_t r = p->labels;
 
-    if (r > 0 && p->arch.sw.encoder)
+    if (r > 0 && !fm_ends_normed(&p->arch.sw))
         p->be->copy_rows(p->be, p->hl, h, p->dl, h, NULL, r, (uint32_t)h);
     else if (r > 0)
         fmt_norms_grad(p, label_parts(p, 0, r), FMT_OUTSIDE, FMT_NORM, p->hl, false, p->dl, p->xl,

@@ -305,7 +305,8 @@ static void list_sequences(fmt_pass *p)
     for (size_t i = 0; i < p->lanes; i++) {
         const fmt_batch *b = &p->lane[i]->batch;
         for (uint32_t k = 0; k < b->seqs; k++) {
-            p->seq[n++] = (fm_train_seq){.begin = row, .len = b->len[k]};
+            p->seq[n++] =
+                (fm_train_seq){.begin = row, .len = b->len[k], .bias = p->lane[i]->net->near};
             row += b->len[k];
         }
     }

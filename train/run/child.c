@@ -195,6 +195,8 @@ static fm_status build(fmt_child *ch)
     const uint32_t all[] = {0, arch.layers};
     const uint32_t *layers = ch->stage ? ch->stage->split.begin + ch->stage->mine : all;
     FM_THEN(rc, fmt_net_init_layers(&ch->net, be, &arch, ch->stem, layers[0], layers[1]));
+    if (rc == FM_OK && !ch->stem)
+        rc = fmt_net_fixed(&ch->net, j->parent, ch->p, j->name);
     FM_THEN(rc, declare(ch, &m));
     if (rc == FM_OK && ch->stage)
         rc = fmt_stage_keep(ch->stage, &ch->net, &ch->ps);

@@ -63,6 +63,7 @@ static fm_status paged_unit(void *ctx, size_t number, fmi_scratch *scratch)
     size_t unit = job->units - 1 - number; /* the longest rows come last: begin with them */
     uint32_t row = (uint32_t)(unit / j->nkv), head = (uint32_t)(unit % j->nkv);
     uint32_t group = j->nh / j->nkv, last = (uint32_t)j->pos[row];
+    uint32_t own = (uint32_t)(j->own ? j->own : j->pos)[row];
     uint32_t first = first_of(j, row), pages = last / FM_KV_PAGE + 1;
     size_t page_floats = (size_t)j->nkv * j->hd * FM_KV_PAGE;
     size_t head_at = (size_t)head * group * j->hd;
@@ -93,7 +94,11 @@ static fm_status paged_unit(void *ctx, size_t number, fmi_scratch *scratch)
                   .hd = j->hd,
                   .scale = j->scale,
                   .softcap = j->softcap,
-                  .sink = j->sink ? j->sink + (size_t)head * group : NULL};
+                  .sink = j->sink ? j->sink + (size_t)head * group : NULL,
+                  .bias = j->bias ? j->bias + (size_t)head * group * j->bias_ld +
+                                        (j->bias_zero + first - own)
+                                  : NULL,
+                  .bias_ld = j->bias_ld};
     job->kern->attention(&a);
     return FM_OK;
 }

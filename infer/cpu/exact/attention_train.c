@@ -86,11 +86,14 @@ static void open_unit(const train_job *j, fmi_attn_seq *u, const seq_plan *plan,
                         .len = s->len,
                         .virt = s->virt,
                         .hd = a->hd,
-                        .window = a->encoder ? 0 : a->window,
+                        .window = a->window,
                         .encoder = a->encoder,
                         .scale = a->scale,
                         .softcap = a->softcap,
-                        .sink = s->sink ? s->sink + (size_t)head * group : NULL};
+                        .sink = s->sink ? s->sink + (size_t)head * group : NULL,
+                        .bias = s->bias ? s->bias + (size_t)head * group * a->bias_ld : NULL,
+                        .bias_ld = a->bias_ld,
+                        .bias_zero = a->bias_zero};
     size_t turned = (size_t)pages * FMI_PANEL * a->hd;
     const float **page = (const float **)(void *)(buf + (j->grad ? 2 : 1) * turned);
     u->kpage = page;
@@ -230,8 +233,8 @@ static uint64_t work_of(const fm_attn_train *a, const fm_train_seq *s)
 {
     uint64_t seen = a->encoder ? s->len : (s->len + 1u) / 2;
 
-    if (!a->encoder && a->window)
-        seen = FM_MIN(seen, (uint64_t)a->window);
+    if (a->window)
+        seen = FM_MIN(seen, (uint64_t)a->window * (a->encoder ? 2 : 1));
     return (uint64_t)s->len * (seen + s->virt + 8);
 }
 

@@ -129,6 +129,18 @@ static float *part_o(const work *w, float *part)
     return part + 2 * (size_t)w->rows;
 }
 
+/* The biases of flat row r from position t on; NULL: it has none. */
+static const float *bias_at(const work *w, uint32_t r, uint32_t t)
+{
+    const fm_attn *a = w->j->op;
+    const uint32_t row = w->t->row + r / w->j->group;
+    const size_t head = (size_t)w->head * w->j->group + r % w->j->group;
+
+    const uint32_t own = (uint32_t)(a->own ? a->own : a->pos)[row];
+
+    return a->bias ? a->bias + head * a->bias_ld + (a->bias_zero + t - own) : NULL;
+}
+
 /* The tile's rows against chunk c. */
 static void chunk_part(const work *w, uint32_t c, float *part)
 {
@@ -147,10 +159,12 @@ static void chunk_part(const work *w, uint32_t c, float *part)
     }
     for (uint32_t at = 0; at < w->rows; at += FMI_FA_ROWS) {
         uint16_t lo[FMI_FA_ROWS], hi[FMI_FA_ROWS];
+        const float *bias[FMI_FA_ROWS];
         fmi_fast_attn f = {.q = w->q + (size_t)at * FMI_FA_Q_LD,
                            .q_scale = w->q_scale + at,
                            .lo = lo,
                            .hi = hi,
+                           .bias = a->bias ? bias : NULL,
                            .k = k,
                            .v = v,
                            .m = part + at,
@@ -162,7 +176,8 @@ static void chunk_part(const work *w, uint32_t c, float *part)
                            .hd = a->hd,
                            .softcap = a->softcap};
         for (uint32_t r = 0; r < f.rows; r++)
-            (void)visible(a, w->t->row + (at + r) / j->group, c, &lo[r], &hi[r]);
+            if (visible(a, w->t->row + (at + r) / j->group, c, &lo[r], &hi[r]))
+                bias[r] = bias_at(w, at + r, c * FMI_FA_CHUNK + lo[r]);
         j->kern->chunk(&f);
     }
 }

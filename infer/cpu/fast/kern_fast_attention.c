@@ -391,6 +391,15 @@ static void cap_scores(float *s, uint32_t from, uint32_t to, float softcap)
         vf_store(s + i, vf_mul(cap, tanh_of(vf_load(s + i))));
 }
 
+static void add_bias(float *s, const float *bias, uint32_t n)
+{
+    const vf base = vf_set1(FA_LOG2E);
+
+    for (uint32_t i = 0; i < n; i += VF_LANES)
+        vf_store_upto(
+            s + i, vf_fma(vf_load_upto(bias + i, n - i), base, vf_load_upto(s + i, n - i)), n - i);
+}
+
 /* Sets scores at positions that the row does not see to -inf and returns the row's maximum. from ..
  * to are whole pages. */
 static float mask_and_max(const fmi_fast_attn *a, uint32_t r, uint32_t from, uint32_t to)
@@ -400,6 +409,8 @@ static float mask_and_max(const fmi_fast_attn *a, uint32_t r, uint32_t from, uin
 
     if (a->softcap > 0.0f)
         cap_scores(s, from, to, a->softcap);
+    if (a->bias && a->lo[r] <= a->hi[r])
+        add_bias(s + a->lo[r], a->bias[r], a->hi[r] - a->lo[r] + 1u);
     for (uint32_t i = from; i < a->lo[r] && i <= to; i++)
         s[i] = -INFINITY;
     for (uint32_t i = to + 1; i > a->hi[r] + 1u && i > from; i--)

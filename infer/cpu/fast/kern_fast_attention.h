@@ -39,7 +39,8 @@ typedef struct fmi_fast_attn {
     const float *q_scale;    /* [rows] factor of a product with q, after the key's */
     const uint16_t *lo;      /* [rows] first and last visible position in the chunk; */
     const uint16_t *hi;      /* lo > hi: none; the row's part is m = -inf, l = 0, o = 0 */
-    const uint8_t *const *k; /* [pages of the chunk]; only those that a row sees are read */
+    const float *const *bias; /* [rows] added to scores from lo on, in base e; NULL: none */
+    const uint8_t *const *k;  /* [pages of the chunk]; only those that a row sees are read */
     const uint8_t *const *v;
     float *m, *l; /* [rows] */
     float *o;     /* [rows][hdv] */

@@ -160,6 +160,12 @@ static void exp_range(float *x, uint32_t first, uint32_t last, float shift)
     }
 }
 
+static void add_range(float *x, const float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i += VF_LANES)
+        vf_store_upto(x + i, vf_add(vf_load_upto(x + i, n - i), vf_load_upto(y + i, n - i)), n - i);
+}
+
 static float plain_exp(float x)
 {
     float out[VF_LANES];
@@ -199,6 +205,8 @@ static void k_attention(const fmi_attn *job)
             float *s = job->score + r * ld;
             if (job->softcap > 0.0f)
                 k_softcap(s + first, last - first + 1, job->softcap);
+            if (job->bias)
+                add_range(s + first, job->bias + (g + r) * job->bias_ld, last - first + 1);
             float max = row_max(s + first, last - first + 1);
             if (job->sink) {
                 max = job->sink[g + r] > max ? job->sink[g + r] : max;
@@ -229,7 +237,19 @@ static uint32_t own_first(const fmi_attn_seq *s, uint32_t row)
 }
 static uint32_t own_end(const fmi_attn_seq *s, uint32_t row)
 {
-    return s->encoder ? s->len : row + 1;
+    uint32_t end = s->window && s->window < s->len - row ? row + s->window : s->len;
+
+    return s->encoder ? end : row + 1;
+}
+
+/* The biases of a row of a head from virtual position 0 on, or from the sequence's position 0. */
+static const float *virtual_bias(const fmi_attn_seq *s, uint32_t head, uint32_t row)
+{
+    return s->bias ? s->bias + head * s->bias_ld + (s->bias_zero - s->virt - row) : NULL;
+}
+static const float *own_bias(const fmi_attn_seq *s, uint32_t head, uint32_t row)
+{
+    return s->bias ? s->bias + head * s->bias_ld + (s->bias_zero - row) : NULL;
 }
 
 /* The virtual positions (all rows see them) and those of the sequence; w: of the first row. */
@@ -421,6 +441,10 @@ static void k_attn_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint
             k_softcap(w, s->virt, s->softcap);
             k_softcap(own + first, end - first, s->softcap);
         }
+        if (s->bias) {
+            add_range(w, virtual_bias(s, head, row + r), s->virt);
+            add_range(own + first, own_bias(s, head, row + r) + first, end - first);
+        }
         max[r] = span_max(g.span, r, ld);
         if (s->sink) {
             max[r] = s->sink[head] > max[r] ? s->sink[head] : max[r];
@@ -438,9 +462,10 @@ static void k_attn_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row, uint
     gather_run(rows, &g);
 }
 
-/* p = exp(s - lse), ds = (p (dp - own)) scale, times the cap's slope; in place of scores and dp. */
-static void grad_range(const fmi_attn_seq *s, float *p, float *ds, uint32_t from, uint32_t to,
-                       float lse, float own)
+/* p = exp(s - lse), ds = (p (dp - own)) scale, times the cap's slope; in place of scores and dp.
+ * bias: of position 0, or NULL. */
+static void grad_range(const fmi_attn_seq *s, float *p, float *ds, const float *bias, uint32_t from,
+                       uint32_t to, float lse, float own)
 {
     const vf one = vf_set1(1.0f), shift = vf_set1(lse), mean = vf_set1(own);
 
@@ -448,7 +473,9 @@ static void grad_range(const fmi_attn_seq *s, float *p, float *ds, uint32_t from
         k_softcap(p + from, to - from, s->softcap);
     for (uint32_t j = from; j < to; j += VF_LANES) {
         uint32_t n = to - j;
-        vf score = vf_load_upto(p + j, n), e = vf_exp(vf_sub(score, shift));
+        vf score = vf_load_upto(p + j, n);
+        vf sum = bias ? vf_add(score, vf_load_upto(bias + j, n)) : score;
+        vf e = vf_exp(vf_sub(sum, shift));
         vf d = vf_mul(e, vf_sub(vf_load_upto(ds + j, n), mean));
         d = vf_mul(d, vf_set1(s->scale));
         if (s->softcap > 0.0f) {
@@ -487,8 +514,8 @@ static void k_attn_grad_rows(const fmi_attn_seq *s, uint32_t head, uint32_t row,
             float lse = s->lse[(size_t)head * s->len + first + r];
             uint32_t from = own_first(s, first + r), to = own_end(s, first + r);
             float *pr = pi + r * ld, *dr = di + r * ld;
-            grad_range(s, pr, dr, 0, s->virt, lse, own);
-            grad_range(s, pr + pad, dr + pad, from, to, lse, own);
+            grad_range(s, pr, dr, virtual_bias(s, head, first + r), 0, s->virt, lse, own);
+            grad_range(s, pr + pad, dr + pad, own_bias(s, head, first + r), from, to, lse, own);
             clear(pr + pad, lowest, from);
             clear(dr + pad, lowest, from);
             clear(pr + pad, to, highest);

@@ -37,6 +37,8 @@ typedef struct fmi_attn {
     uint32_t g, first, last, hd;
     float scale, softcap; /* softcap 0: none */
     const float *sink;    /* [g] or NULL */
+    const float *bias;    /* g rows, bias_ld apart, of the positions from `first` on, or NULL */
+    size_t bias_ld;
 } fmi_attn;
 
 /* One (sequence, key/value head) of training, with its group of g query heads. */
@@ -57,6 +59,8 @@ typedef struct fmi_attn_seq {
     bool encoder;
     float scale, softcap;
     const float *sink; /* [g] or NULL */
+    const float *bias; /* g rows, bias_ld apart: at bias_zero is distance 0; NULL: none */
+    size_t bias_ld, bias_zero;
 } fmi_attn_seq;
 
 typedef struct fmi_adamw {

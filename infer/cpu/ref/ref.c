@@ -327,12 +327,18 @@ static double paged_score(const float *q, fm_kv_view kv, const int32_t *table, u
     return sum;
 }
 
+/* The score of query head h of row i at position pos; q: its elements. */
 static double ref_score(const fm_attn *a, const int32_t *table, const float *q, uint32_t pos,
-                        uint32_t head)
+                        uint32_t i, uint32_t h)
 {
+    uint32_t head = h / (a->nh / a->nkv);
     double s = (double)a->scale * paged_score(q, a->kv, table, pos, head, a->nkv, a->hd);
     double cap = (double)a->softcap;
-    return cap > 0.0 ? cap * tanh(s / cap) : s;
+    s = cap > 0.0 ? cap * tanh(s / cap) : s;
+    if (a->bias)
+        s += (double)a->bias[(size_t)h * a->bias_ld +
+                             (a->bias_zero + pos - (uint32_t)(a->own ? a->own : a->pos)[i])];
+    return s;
 }
 
 void fmi_ref_attention(fm_backend *be, const fm_attn *a)
@@ -347,7 +353,7 @@ void fmi_ref_attention(fm_backend *be, const fm_attn *a)
         const float *qh = a->q + i * a->ldq + (size_t)h * a->hd;
         double max = (double)-INFINITY, total = 0.0, sum[FM_K_BLOCK] = {0};
         for (uint32_t p = first; p <= last; p++)
-            max = fmax(max, ref_score(a, t, qh, p, kvh));
+            max = fmax(max, ref_score(a, t, qh, p, i, h));
         if (a->sink) {
             max = fmax(max, (double)a->sink[h]);
             total = exp((double)a->sink[h] - max);
@@ -355,7 +361,7 @@ void fmi_ref_attention(fm_backend *be, const fm_attn *a)
         for (uint32_t p = first; p <= last; p++) {
             uint32_t at;
             size_t base = kv_at(t, p, kvh, a->nkv, a->hd, &at);
-            double e = exp(ref_score(a, t, qh, p, kvh) - max);
+            double e = exp(ref_score(a, t, qh, p, i, h) - max);
             total += e;
             for (uint32_t d = 0; d < a->hd; d++)
                 sum[d] += e * (double)((float *)a->kv.v)[base + (size_t)at * a->hd + d];

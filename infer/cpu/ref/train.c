@@ -43,7 +43,8 @@ static bool sees(const head *x, uint32_t i, uint32_t j)
     if (j < x->s->virt)
         return true;
     j -= x->s->virt;
-    return x->a->encoder || (j <= i && (!x->a->window || i - j < x->a->window));
+    bool near = !x->a->window || (j > i ? j - i : i - j) < x->a->window;
+    return near && (x->a->encoder || j <= i);
 }
 
 static double dot(const float *a, const float *b, uint32_t n)
@@ -62,6 +63,19 @@ static double score(const head *x, uint32_t i, uint32_t j)
     return cap > 0.0 ? cap * tanh(s / cap) : s;
 }
 
+/* What is added to the score. */
+static double bias_of(const head *x, uint32_t i, uint32_t j)
+{
+    const fm_attn_train *a = x->a;
+    size_t at = (size_t)x->h * a->bias_ld + a->bias_zero + j - x->s->virt - i;
+    return x->s->bias ? (double)x->s->bias[at] : 0.0;
+}
+
+static double sum_of(const head *x, uint32_t i, uint32_t j)
+{
+    return score(x, i, j) + bias_of(x, i, j);
+}
+
 static double lse_of(const head *x, uint32_t i)
 {
     uint32_t n = x->s->virt + x->s->len;
@@ -69,14 +83,14 @@ static double lse_of(const head *x, uint32_t i)
 
     for (uint32_t j = 0; j < n; j++)
         if (sees(x, i, j))
-            max = fmax(max, score(x, i, j));
+            max = fmax(max, sum_of(x, i, j));
     if (x->s->sink) {
         max = fmax(max, (double)x->s->sink[x->h]);
         sum = exp((double)x->s->sink[x->h] - max);
     }
     for (uint32_t j = 0; j < n; j++)
         if (sees(x, i, j))
-            sum += exp(score(x, i, j) - max);
+            sum += exp(sum_of(x, i, j) - max);
     return max + log(sum);
 }
 
@@ -96,7 +110,7 @@ static void head_forward(const head *x)
             double sum = 0.0;
             for (uint32_t j = 0; j < n; j++)
                 if (sees(x, i, j))
-                    sum += exp(score(x, i, j) - lse) * (double)v_of(x, j)[d];
+                    sum += exp(sum_of(x, i, j) - lse) * (double)v_of(x, j)[d];
             x->a->out[out_at(x, i) + d] = (float)sum;
         }
     }
@@ -116,7 +130,8 @@ static void head_backward(const head *x, double *dk, double *dv)
         for (uint32_t j = 0; j < n; j++) {
             if (!sees(x, i, j))
                 continue;
-            double s = score(x, i, j), p = exp(s - lse), cap = (double)x->a->softcap;
+            double s = score(x, i, j), p = exp(s + bias_of(x, i, j) - lse),
+                   cap = (double)x->a->softcap;
             double ds = p * (dot(dout, v_of(x, j), hd) - own) * (double)x->a->scale;
             ds *= cap > 0.0 ? 1.0 - (s / cap) * (s / cap) : 1.0;
             for (uint32_t d = 0; d < hd; d++) {

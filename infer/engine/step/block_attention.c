@@ -2,6 +2,8 @@
  * cache, attention, the output product. */
 #include "infer/engine/step/step.h"
 
+#include "infer/model/fixed.h"
+
 #include <string.h>
 
 static const fm_linear *pick_q(const fm_model *m, uint32_t l)
@@ -156,30 +158,38 @@ static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
     be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, g->kv_heads, g->head_dim);
 }
 
-/* The end of the parts from i on that have part i's sinks; *rows: their rows. */
-static uint32_t same_sinks(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
+/* The end of the parts from i on that have part i's sinks and biases; *rows: their rows. */
+static uint32_t attends_alike(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
 {
-    const float *sinks = p->all.p[i].model->layers[l].sinks;
+    const fm_model *m = p->all.p[i].model;
     uint32_t j = i;
-    for (*rows = 0; j < p->all.n && p->all.p[j].model->layers[l].sinks == sinks; j++)
+    for (*rows = 0; j < p->all.n; j++) {
+        const fm_model *o = p->all.p[j].model;
+        if (o->near != m->near || o->layers[l].sinks != m->layers[l].sinks)
+            break;
         *rows += p->all.p[j].count;
+    }
     return j;
 }
 
-/* One call, or where models have other sinks one for each of these. */
+/* One call, or where models have other sinks or biases one for each of these. */
 static void attend(fmi_pass *p, uint32_t l, const fm_attn *all)
 {
     fm_backend *be = p->e->be;
     for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const fm_model *model = p->all.p[i].model;
         size_t at = p->all.p[i].begin;
-        j = same_sinks(p, l, i, &m);
+        j = attends_alike(p, l, i, &m);
         fm_attn a = *all;
         a.out += at * a.ldo;
         a.q += at * a.ldq;
         a.seq += at;
         a.pos += at;
+        a.own = a.own ? a.own + at : NULL;
+        a.first = a.first ? a.first + at : NULL;
         a.m = m;
-        a.sink = p->all.p[i].model->layers[l].sinks;
+        a.sink = model->layers[l].sinks;
+        a.bias = model->near;
         be->attention(be, &a);
     }
 }
@@ -194,6 +204,8 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
         norm_heads(p, l, &t);
     fm_kv_view kv = fmi_kv_view(g->pool);
     keep(p, l, &t, kv);
+    bool slides = g->sw.layer[l] & FM_LAYER_SLIDES, both = g->sw.encoder && slides && g->window;
+    const fm_arch *arch = &p->all.p[0].model->arch;
     const fm_attn att = {.out = p->att,
                          .ldo = qd,
                          .q = t.q,
@@ -202,12 +214,18 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .table = p->table,
                          .table_stride = p->table_stride,
                          .seq = p->seq,
-                         .pos = g->sw.encoder ? p->seen : p->pos,
+                         .pos = both            ? p->to
+                                : g->sw.encoder ? p->seen
+                                                : p->pos,
+                         .first = both ? p->from : NULL,
+                         .own = p->pos,
+                         .bias_ld = fmi_near_ld(arch),
+                         .bias_zero = fmi_near_zero(arch),
                          .m = p->m,
                          .nh = g->heads,
                          .nkv = g->kv_heads,
                          .hd = g->head_dim,
-                         .window = g->sw.layer[l] & FM_LAYER_SLIDES ? g->window : 0,
+                         .window = slides && !g->sw.encoder ? g->window : 0,
                          .scale = g->sw.attn_scale,
                          .softcap = g->sw.attn_softcap,
                          .single = p->s->seqs == p->step_rows};

@@ -134,7 +134,7 @@ static bool norm_follows(const fmi_pass *p, uint32_t next_layer)
     const fm_switches *sw = &p->g->sw;
     bool here = next_layer < p->g->split.begin[p->e->stage + 1];
     if (next_layer == p->g->layers)
-        here = all_wanted(p) && !p->e->tap && !sw->encoder;
+        here = all_wanted(p) && !p->e->tap && fm_ends_normed(sw);
     return here && p->e->be->add_rmsnorm && sw->norm == FM_NORM_RMS &&
            sw->order != FM_BLOCK_AFTER && sw->order != FM_BLOCK_POST && p->s->hooked_count == 0 &&
            p->m == p->rows;
@@ -277,7 +277,7 @@ static fm_status logits(fmi_pass *p)
     float *normed = all_wanted(p) ? p->x : p->o;
     if (!all_wanted(p))
         be->copy_rows(be, p->o, h, p->x, h, p->gather, p->w, h);
-    if (!sw->encoder) {
+    if (fm_ends_normed(sw)) {
         if (!p->normed)
             fmi_norm(p, p->want, sw->norm, gain_final, 0, p->xn, normed, 1, h);
         p->normed = false;
@@ -328,10 +328,11 @@ static fm_status forward(fmi_pass *p)
     if (end < layers)
         return rc == FM_OK ? fmi_pipe_send(p, end) : rc;
     fmi_pass_enter(p, layers);
-    if (rc == FM_OK && p->e->tap && !p->g->sw.encoder)
+    bool normed = fm_ends_normed(&p->g->sw);
+    if (rc == FM_OK && p->e->tap && normed)
         fmi_norm(p, p->all, p->g->sw.norm, gain_final, 0, p->xn, p->x, 1, p->g->hidden);
     if (rc == FM_OK && p->e->tap)
-        rc = tap(p, layers, p->g->sw.encoder ? p->x : p->xn);
+        rc = tap(p, layers, normed ? p->xn : p->x);
     return rc == FM_OK ? logits(p) : rc;
 }
 

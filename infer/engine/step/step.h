@@ -117,7 +117,7 @@ struct fmi_step {
     size_t tap_floats;
     float *hidden, *hidden_host; /* [wanted, hidden_ld]: final states; host as logits_host */
     size_t hidden_floats, hidden_host_floats, hidden_ld;
-    int32_t *place_host, *place; /* [2, max_rows] row of the position table, last position seen */
+    int32_t *place_host, *place; /* [4, max_rows] fmi_pass.place, seen, from, to */
     fmi_routes *routes;    /* block_moe.c; NULL until a layer has experts; stays where it is */
     fmi_lists own, *lists; /* lists: own, begun anew by each step, or those of a recorded step */
     struct fmi_step_graphs *replays; /* engine/step_graph.c; NULL: the device records no steps */
@@ -153,6 +153,7 @@ typedef struct fmi_pass {
     uint32_t seqs;
     const int32_t *slot, *table; /* device, of the current layer: [m], [seqs, stride] */
     const int32_t *place, *seen; /* device: row of the position table, last position seen */
+    const int32_t *from, *to;    /* device: what an encoder's row sees in a layer that slides */
     /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
     float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router;
 } fmi_pass;

@@ -40,7 +40,7 @@ size_t fmi_row_ints(const fmi_geom *g)
 fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
 {
     fm_backend *be = s->e->be;
-    size_t bytes = 2 * (size_t)s->max_rows * sizeof(int32_t);
+    size_t all = s->max_rows, bytes = 4 * all * sizeof(int32_t);
     bool needed = false;
     for (uint32_t i = 0; i < s->runs; i++) {
         const fm_switches *sw = &s->run[i].model->arch.sw;
@@ -59,8 +59,11 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
         const fm_seq *q = rows[s->order[i]].seq;
         const fm_switches *sw = &q->model->arch.sw;
         uint32_t pos = s->pos[s->order[i]], last = q->len + q->pending - 1;
+        uint32_t near = FM_MAX(q->model->arch.window, 1u) - 1;
         s->place_host[i] = (int32_t)(pos + sw->position_offset);
-        s->place_host[s->max_rows + i] = (int32_t)(sw->encoder ? last : pos);
+        s->place_host[all + i] = (int32_t)(sw->encoder ? last : pos);
+        s->place_host[2 * all + i] = (int32_t)(pos > near ? pos - near : 0);
+        s->place_host[3 * all + i] = (int32_t)FM_MIN(pos + near, last);
     }
     return be->upload(be, s->place, s->place_host, bytes);
 }

@@ -133,6 +133,8 @@ void fmi_pass_enter(fmi_pass *p, uint32_t l)
     if (p->s->place) {
         p->place = p->s->place + p->row0 + r0;
         p->seen = p->place + p->s->max_rows;
+        p->from = p->seen + p->s->max_rows;
+        p->to = p->from + p->s->max_rows;
     }
     if (l < p->g->layers) {
         p->e->layer_rows += p->m;

@@ -110,6 +110,11 @@ later = {
     max_window_layers=1, rope_parameters=rope(rope_type="default")),
  "minimax_m2": tf.MiniMaxM2Config(**few, num_local_experts=6, num_experts_per_tok=2, rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5)),
  "ernie4_5_moe": tf.Ernie4_5_MoeConfig(**few, moe_num_experts=6, moe_k=2, moe_intermediate_size=12, moe_num_shared_experts=2, rope_parameters=rope(rope_type="default")),
+ "bloom": tf.BloomConfig(vocab_size=V, hidden_size=24, n_layer=2, n_head=3, seq_length=64, bos_token_id=1, eos_token_id=2, pad_token_id=0),
+ "mpt": tf.MptConfig(vocab_size=V, d_model=24, n_layers=2, n_heads=6, max_seq_len=64, bos_token_id=1, eos_token_id=2,
+    attn_config=dict(softmax_scale=0.4)),
+ "mpnet": tf.MPNetConfig(**dict(base, hidden_size=16), intermediate_size=24),
+ "gemma3-both-ways": tf.Gemma3TextConfig(**few, use_bidirectional_attention=True, sliding_window=12, query_pre_attn_scalar=16, layer_types=slides),
 }
 A |= later
 def mxfp4(m):
@@ -124,8 +129,8 @@ def mxfp4(m):
         p.data = convert_moe_packed_tensors(packed[n + "_blocks"], packed[n + "_scales"]).float()
     return packed
 def make(name, cfg):
-    if name in ("qwen3-base", "distilbert", "electra"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
-    if name in ("roberta", "nomic_bert"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
+    if name in ("qwen3-base", "distilbert", "electra", "gemma3-both-ways"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
+    if name in ("roberta", "nomic_bert", "mpnet"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
     auto = tf.AutoModelForImageTextToText if hasattr(cfg, "vision_config") else tf.AutoModelForCausalLM
     return auto.from_config(cfg, attn_implementation="eager")
 gen = torch.Generator().manual_seed(1)
@@ -134,7 +139,7 @@ for name, cfg in A.items():
     if only and name not in only: continue
     d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
     torch.manual_seed(0)
-    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "nomic_bert")
+    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "nomic_bert", "mpnet", "gemma3-both-ways")
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += (1.0 if n.endswith("sinks") else 0.12) * torch.randn(p.shape, generator=g)
