@@ -193,6 +193,7 @@ void fm_model_close(fm_model *m)
     }
     fmi_text_drop(e, p->text);
     fmi_class_head_release(&p->classifier);
+    fmi_pooling_release(&p->pooling);
     fmi_layers_free(m);
     fm_free(p);
     fm_free(m);

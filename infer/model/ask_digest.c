@@ -57,7 +57,17 @@ static fm_status add_pooling(const fmi_binder *b, fm_hasher *h)
     int n = snprintf(text, sizeof(text), "pool %d %d %u %s", (int)p->mode, p->normalise,
                      p->tokens_max, p->refused);
     fm_assert(n > 0 && (size_t)n < sizeof(text));
-    return fm_hasher_update(h, text, (size_t)n + 1);
+    FM_TRY(fm_hasher_update(h, text, (size_t)n + 1));
+    for (uint32_t i = 0; i < p->denses; i++) {
+        const fmi_dense *d = &p->dense[i];
+        n = snprintf(text, sizeof(text), "dense %u %u %d %d", d->in, d->out, d->tanh, d->biased);
+        FM_TRY(fm_hasher_update(h, text, (size_t)n + 1));
+        if (d->w)
+            FM_TRY(fm_hasher_update(h, d->w, (size_t)d->in * d->out * sizeof(float)));
+        if (d->b)
+            FM_TRY(fm_hasher_update(h, d->b, d->out * sizeof(float)));
+    }
+    return FM_OK;
 }
 
 /* Adds the head's tensors in the tree (an adapter's are in its folder), the classes and their

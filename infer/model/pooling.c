@@ -1,7 +1,7 @@
 /* pooling.c - how a model's states become one vector.
  *
  * A sentence-transformers folder decides by modules.json, the pooling's config.json and
- * sentence_bert_config.json. Without these files an encoder gets the normalised mean over its
+ * sentence_bert_config.json; Dense modules come between the pooling and the norm. Without these files an encoder gets the normalised mean over its
  * tokens (as MiniLM documents), a decoder its last token's state. */
 #include "infer/model/pooling.h"
 
@@ -75,6 +75,50 @@ static void read_pooling(fmi_pooling *p, const fm_json *c)
         refuse(p, "the pooling must be one of mean_tokens, cls_token, lasttoken");
 }
 
+static void read_dense(fmi_pooling *p, const fm_json *c, const char *path)
+{
+    fmi_dense d = {.biased = fm_json_bool(fm_json_get(c, "bias"), true)};
+    int64_t in = fm_json_int(fm_json_get(c, "in_features"), 0);
+    int64_t out = fm_json_int(fm_json_get(c, "out_features"), 0);
+    const char *act = fm_json_cstr(fm_json_get(c, "activation_function"), "Tanh");
+    const char *dot = strrchr(act, '.');
+    act = dot ? dot + 1 : act;
+    d.tanh = strcmp(act, "Tanh") == 0;
+    if (!d.tanh && strcmp(act, "Identity") != 0)
+        refuse(p, "modules.json: a Dense module's activation_function '%.60s' is not supported",
+               act);
+    if (in < 1 || in > 65536 || out < 1 || out > 65536 || strlen(path) >= sizeof(d.path))
+        refuse(p, "modules.json: a Dense module of %lld inputs and %lld outputs is not supported",
+               (long long)in, (long long)out);
+    if (p->denses == FMI_DENSES)
+        refuse(p, "modules.json: more than %u Dense modules are not supported", FMI_DENSES);
+    if (p->normalise)
+        refuse(p, "modules.json: a Dense module behind the norm is not supported");
+    if (p->refused[0])
+        return;
+    d.in = (uint32_t)in;
+    d.out = (uint32_t)out;
+    memcpy(d.path, path, strlen(path) + 1);
+    p->dense[p->denses++] = d;
+}
+
+/* Layers must follow from the model's states and end as wide as these. */
+static void check_dense(fmi_pooling *p, uint32_t hidden)
+{
+    uint32_t wide = hidden;
+    for (uint32_t i = 0; i < p->denses; i++) {
+        if (p->dense[i].in != wide)
+            refuse(p, "modules.json: '%s' takes %u numbers, and gets %u", p->dense[i].path,
+                   p->dense[i].in, wide);
+        wide = p->dense[i].out;
+    }
+    if (wide != hidden)
+        refuse(p,
+               "modules.json: Dense modules that end with %u numbers are not supported, only "
+               "with as many as the model's states have (%u)",
+               wide, hidden);
+}
+
 /* "sentence_transformers.models.Pooling" is "Pooling". */
 static const char *class_of(const fm_json *module)
 {
@@ -94,13 +138,16 @@ static fm_status read_module(fmi_pooling *p, const from *b, const fm_json *modul
         p->normalise = true;
         return FM_OK;
     }
-    if (strcmp(type, "Pooling") != 0) {
+    bool dense = strcmp(type, "Dense") == 0;
+    if (!dense && strcmp(type, "Pooling") != 0) {
         refuse(p, "modules.json: a module of type '%.60s' is not supported", type);
         return FM_OK;
     }
     (void)snprintf(file, sizeof(file), "%.150s/config.json", path);
     fm_status rc = read_settings(&c, b, file);
-    if (rc == FM_OK && fm_json_is(c, FM_JSON_OBJECT))
+    if (rc == FM_OK && fm_json_is(c, FM_JSON_OBJECT) && dense)
+        read_dense(p, c, path);
+    else if (rc == FM_OK && fm_json_is(c, FM_JSON_OBJECT))
         read_pooling(p, c);
     else
         refuse(p, "modules.json names '%.100s', which the version lacks", file);
@@ -133,6 +180,7 @@ fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provi
                          .normalise = encoder,
                          .tokens_max = a->max_positions};
     fm_status rc = read_modules(out, &b);
+    check_dense(out, a->hidden);
     FM_THEN(rc, read_settings(&c, &b, "sentence_bert_config.json"));
     int64_t most = fm_json_int(fm_json_get(c, "max_seq_length"), 0);
     if (most > 0 && most < out->tokens_max)
@@ -145,5 +193,9 @@ fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provi
 
 fm_status fmi_pooling_bind(fmi_binder *b)
 {
-    return fmi_pooling_read(&fmi_priv(b->m)->pooling, b->tree, b->p, &b->m->arch, b->what);
+    fmi_pooling *p = &fmi_priv(b->m)->pooling;
+    fm_status rc = fmi_pooling_read(p, b->tree, b->p, &b->m->arch, b->what);
+    for (uint32_t i = 0; rc == FM_OK && !p->refused[0] && i < p->denses; i++)
+        rc = fmi_dense_load(&p->dense[i], b->tree, b->p, b->what);
+    return rc;
 }

@@ -143,19 +143,42 @@ static fmi_states_request pooled(const fm_embed_request *q, double *sum)
                                 .what = "embed"};
 }
 
-static void finish(const fm_embed_request *q, double *sum)
+/* Runs the Dense modules on x [hidden], in place; their last one is as wide. */
+static fm_status run_denses(const fmi_pooling *p, double *x, size_t h)
+{
+    size_t wide = h;
+    for (uint32_t i = 0; i < p->denses; i++)
+        wide = FM_MAX(wide, (size_t)p->dense[i].out);
+    double *room = p->denses ? fm_calloc(2 * wide, sizeof(double)) : NULL;
+    if (p->denses && !room)
+        return FM_ENOMEM;
+    const double *from = x;
+    for (uint32_t i = 0; i < p->denses; i++) {
+        double *to = i + 1 == p->denses && i > 0 ? x : room + (i % 2) * wide;
+        fmi_dense_run(&p->dense[i], to, from);
+        from = to;
+    }
+    if (p->denses == 1)
+        memcpy(x, from, h * sizeof(double));
+    fm_free(room);
+    return FM_OK;
+}
+
+static fm_status finish(const fm_embed_request *q, double *sum)
 {
     const fmi_pooling *p = &fmi_priv(q->model)->pooling;
     size_t h = q->model->arch.hidden;
     double count = p->mode == FMI_POOL_MEAN ? (double)q->n : 1.0, squares = 0.0, by = 1.0;
-    for (size_t i = 0; i < h; i++) {
+    for (size_t i = 0; i < h; i++)
         sum[i] /= count;
+    FM_TRY(run_denses(p, sum, h));
+    for (size_t i = 0; i < h; i++)
         squares += sum[i] * sum[i];
-    }
     if (p->normalise)
         by = FM_MAX(sqrt(squares), 1e-12); /* as torch's normalize */
     for (size_t i = 0; i < h; i++)
         q->out[i] = (float)(sum[i] / by);
+    return FM_OK;
 }
 
 fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n)
@@ -176,7 +199,7 @@ fm_status fm_embed_many(fm_engine *e, const fm_embed_request *req, size_t n)
         q[i] = pooled(&req[i], sum + i * wide);
     FM_THEN(rc, fmi_states_many(e, q, n));
     for (size_t i = 0; rc == FM_OK && i < n; i++)
-        finish(&req[i], sum + i * wide);
+        rc = finish(&req[i], sum + i * wide);
     fm_free(q);
     fm_free(sum);
     return rc;

@@ -89,13 +89,54 @@ TEST(other_poolings_follow_the_folder)
     q.model = two;
     tk_fails(fm_embed_many(e, &q, 1), FM_EUNSUPPORTED, "one of");
     q.model = dense;
-    tk_fails(fm_embed_many(e, &q, 1), FM_EUNSUPPORTED, "Dense");
+    tk_fails(fm_embed_many(e, &q, 1), FM_EUNSUPPORTED, "3_Dense/config.json");
     q.model = gone;
     tk_fails(fm_embed_many(e, &q, 1), FM_EUNSUPPORTED, "1_Pooling/config.json");
     fm_model *all[] = {cls, last, bad, two, dense, gone};
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
         fm_model_close(all[i]);
     fm_engine_free(e);
+}
+
+/* The Dense modules of golden/dense (make_dense.py) behind the pooling of a Gemma that sees both
+ * ways, as EmbeddingGemma's. */
+TEST(dense_modules_follow_the_pooling)
+{
+    char *dir = fm_asprintf("%s/tests/model/golden/dense", FM_SOURCE_DIR);
+    fm_source *folder = NULL, *want_src = NULL;
+    char *file = fm_asprintf("%s/ref.safetensors", dir);
+    tk_ok(fm_source_open(&folder, dir));
+    tk_ok(fm_source_open(&want_src, file));
+    ik_ref made = {want_src};
+    fm_engine *e = ik_engine(2, 64);
+    fm_model *m = ik_model(e, folder, "dense");
+    size_t n = 0, h = 0;
+    int32_t *text = ik_ref_get(&made, "input_ids", &n);
+    float *want = ik_ref_get(&made, "embedding", &h), out[H];
+    fm_embed_request q = {m, text, n, out};
+    assert_int_equal(h, fm_model_arch(m)->hidden);
+    tk_ok(fm_embed_many(e, &q, 1));
+    tk_assert_le(tk_rel_norm(out, want, h), 2e-6, "dense");
+    fm_digest own = fm_model_digest_for(m, FM_ASK_EMBED);
+    fm_model_close(m);
+
+    fm_model *bare = with_settings(e, folder, PLAIN, NULL, NULL);
+    fm_digest other = fm_model_digest_for(bare, FM_ASK_EMBED);
+    assert_false(fm_digest_eq(&own, &other));
+    fm_model_close(bare);
+    fm_model *narrow = with_settings(
+        e, folder, "[" MODULE("Pooling", "1_Pooling") "," MODULE("Dense", "2_Dense") "]", NULL,
+        NULL);
+    q.model = narrow;
+    tk_fails(fm_embed_many(e, &q, 1), FM_EUNSUPPORTED, "end with 24 numbers");
+    fm_model_close(narrow);
+    fm_engine_free(e);
+    fm_free(text);
+    fm_free(want);
+    fm_source_close(want_src);
+    fm_source_close(folder);
+    fm_free(file);
+    fm_free(dir);
 }
 
 TEST(limits_are_named)
@@ -174,6 +215,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mean_and_norm_match_the_reference),
         cmocka_unit_test(other_poolings_follow_the_folder),
+        cmocka_unit_test(dense_modules_follow_the_pooling),
         cmocka_unit_test(limits_are_named),
         cmocka_unit_test(a_decoder_gives_its_last_state),
     };

@@ -58,6 +58,11 @@ static fm_status how_contrastive(fmt_objective_setup *g, fmt_batch_how *how, con
     if (found && own.refused[0])
         return fm_fail(FM_EUNSUPPORTED, "%s: %s; say which with pooling=mean, cls or last",
                        g->job->name, own.refused);
+    if (found && own.denses)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: the parent's vectors go through Dense modules, which do not train; say "
+                       "how the states are pooled with pooling=mean, cls or last",
+                       g->job->name);
     g->mode = own.mode;
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
         if (strcmp(g->c->pooling, known[i].name) == 0) {
