@@ -102,6 +102,7 @@ typedef struct fm_switches {
     double router_least;                        /* the least sum that renormalises */
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
     bool qk_after;       /* qk norms behind the rotation */
+    bool bare_norms;     /* of kind RMS, without gains: the parameters are not there */
     bool one_norm;       /* PARALLEL: both branches read norm(x) */
     uint32_t rotary_dim; /* leading elements of a head that turn; head_dim: all */
     uint32_t position_offset;
@@ -134,6 +135,7 @@ typedef struct fm_rope {
     double theta, factor, low, high; /* llama3: frequency factors; yarn: first and last dim of the
                                         ramp, already truncated where asked */
     double attention;                /* cos and sin are multiplied by it */
+    bool back;                       /* turns the other way: the sine is negative */
     float divisor[FM_MAX_HEAD_DIM / 2]; /* longrope's short_factor */
 } fm_rope;
 

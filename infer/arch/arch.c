@@ -672,6 +672,8 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = read_no_rope(a, c, what);
     if (rc == FM_OK && (f->has & F_CLAMPED))
         rc = check_clamp(c, what);
+    if (rc == FM_OK && (f->has & F_LOGIT_CAP))
+        rc = take_cap(&a->sw.logit_softcap, c, "final_logit_softcapping", what);
     if (rc == FM_OK && (f->has & F_BOTH_WAYS_KEY))
         rc = read_both_ways(a, c, what);
     if (rc == FM_OK && (f->has & F_MPT))

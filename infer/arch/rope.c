@@ -305,6 +305,7 @@ static fm_status read_settings(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = rope_fields(&a->rope[0], a, f, c, r, what);
     if (rc == FM_OK && (f->has & F_QUERY_SCALE))
         rc = query_scale(a, r, what);
+    a->rope[0].back = f->has & F_TURNS_BACK;
     a->rope[1] = a->rope[0];
     return rc;
 }
@@ -393,7 +394,7 @@ fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, flo
             double s = 0, c = 0;
             fm_sincos(&s, &c, (double)angle);
             cos[(size_t)p * half + i] = (float)c * scale;
-            sin[(size_t)p * half + i] = (float)s * scale;
+            sin[(size_t)p * half + i] = r->back ? -((float)s * scale) : (float)s * scale;
         }
     }
     return FM_OK;

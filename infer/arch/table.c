@@ -296,6 +296,10 @@ static const fmi_arch_part nemotron_layer[] = {
     LAYERNORMS_1,  QKV, O_PROJ, LAYERNORMS_2, UP_DOWN("mlp.up_proj", "mlp.down_proj"),
     {.name = NULL}};
 
+/* Its norms have no parameters. */
+static const fmi_arch_part nanochat_layer[] = {
+    QKV, O_PROJ, UP_DOWN("mlp.fc1", "mlp.fc2"), {.name = NULL}};
+
 static const fmi_arch_part phi_layer[] = {
     LAYERNORMS_1,
     QKV,
@@ -646,6 +650,7 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
     BERT_ROW, .keys = bert_keys, .harmless = bert_harmless, .ignored = bert_ignored,               \
               .sw = {BERT_SWITCHES, .types = true}
 
+LIST(nanochat_keys, "final_logit_softcapping");
 LIST(phi_keys, "layer_norm_eps", "qk_layernorm");
 LIST(cohere_keys, "layer_norm_eps", "logit_scale", "use_qk_norm");
 LIST(cohere2_keys, "layer_norm_eps", "logit_scale", "sliding_window_pattern", "rotary_pct",
@@ -1263,6 +1268,18 @@ static const fmi_family families[] = {
      .mlp_bias = true,
      .keys = layer_norm_eps_keys,
      .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},
+    {.name = "nanochat",
+     NAMES(nanochat_layer, olmo_last),
+     .has = F_BIAS_KEY | F_LOGIT_CAP | F_TURNS_BACK,
+     .max_positions = 2048,
+     .act = "relu2",
+     .keys = nanochat_keys,
+     .sw = {.qk = FM_QK_HEAD,
+            .qk_after = true,
+            .bare_norms = true,
+            .plain_mlp = true,
+            .embed_norm = true,
+            .logit_softcap = 15.0f}},
     {.name = "phi",
      NAMES(phi_layer, phi_last),
      .max_positions = 2048,

@@ -121,6 +121,8 @@ typedef struct fmi_stack {
 #define F_MPT (UINT64_C(1) << 47)           /* attn_config */
 #define F_PAD_1 (UINT64_C(1) << 48)         /* with F_PAD_OFFSET: the padding's id counts as 1 */
 #define F_LFM2 (UINT64_C(1) << 56)          /* short convolutions in layers of type conv */
+#define F_LOGIT_CAP (UINT64_C(1) << 49)     /* final_logit_softcapping alone */
+#define F_TURNS_BACK (UINT64_C(1) << 50)    /* fm_rope.back */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {

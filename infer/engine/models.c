@@ -43,6 +43,25 @@ static fm_status bind_near(fmi_binder *b)
     return rc;
 }
 
+/* Norms without parameters have gains of 1. */
+static fm_status bind_bare(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    const float *ones = NULL;
+    uint32_t n = FM_MAX(m->arch.hidden, m->arch.head_dim);
+    float *host = fm_malloc(n * sizeof(float));
+    for (uint32_t i = 0; host && i < n; i++)
+        host[i] = 1.0f;
+    fm_status rc = host ? fmi_own(m, &ones, host, n) : FM_ENOMEM;
+    fm_free(host);
+    m->norm = m->embed_norm = ones;
+    for (uint32_t l = 0; l < m->arch.layers; l++) {
+        fm_layer *y = &m->layers[l];
+        y->attn_norm = y->mlp_norm = y->q_norm = y->k_norm = ones;
+    }
+    return rc;
+}
+
 static fm_status bind_shape(fmi_binder *b)
 {
     fm_model *m = b->m;
@@ -70,6 +89,8 @@ static fm_status bind(fmi_binder *b)
     FM_THEN(rc, fm_hasher_new(&digest));
     FM_THEN(rc, fmi_bind_weights(b, digest));
     FM_THEN(rc, bind_near(b));
+    if (rc == FM_OK && b->m->arch.sw.bare_norms)
+        rc = bind_bare(b);
     FM_THEN(rc, fmi_text_bind(b));
     FM_THEN(rc, fmi_pooling_bind(b));
     FM_THEN(rc, fmi_ask_digests(b));

@@ -168,8 +168,8 @@ static int digest_llama(char *text, size_t cap, const fm_arch *a)
 static fm_status digest_rope(fm_hasher *h, const fm_rope *r)
 {
     char text[256];
-    int n = snprintf(text, sizeof(text), "rope %d %u %a %a %a %a %a", (int)r->kind, r->original,
-                     r->theta, r->factor, r->low, r->high, r->attention);
+    int n = snprintf(text, sizeof(text), "rope %d %u %a %a %a %a %a%s", (int)r->kind, r->original,
+                     r->theta, r->factor, r->low, r->high, r->attention, r->back ? " back" : "");
     fm_assert(n > 0 && (size_t)n < sizeof(text));
     FM_TRY(fm_hasher_update(h, text, (size_t)n));
     for (size_t i = 0; r->kind == FM_ROPE_LONG && i < FM_ARRAY_LEN(r->divisor); i++) {
@@ -212,6 +212,8 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(fm_hasher_update(h, "sinks\n", 6));
     n = snprintf(text, sizeof(text), "near %d %u %u\n", (int)s->alibi, s->buckets,
                  s->encoder ? a->window : 0);
+    if (s->bare_norms)
+        FM_TRY(fm_hasher_update(h, "bare\n", 5));
     if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));

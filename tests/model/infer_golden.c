@@ -202,7 +202,8 @@ TEST(switched_families_match)
                                         "jais2",
                                         "hyperclovax",
                                         "hyperclovax-plain",
-                                        "falcon-heads"};
+                                        "falcon-heads",
+                                        "nanochat"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

@@ -184,7 +184,8 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "ernie4_5_moe",
                                            "gpt_oss",
                                            "bloom",
-                                           "mpt"};
+                                           "mpt",
+                                           "nanochat"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 6, fm_json_count(all)); /* and the encoders below */
@@ -376,10 +377,11 @@ static void check_bits(const char *family)
 TEST(children_of_every_family_equal_those_trained_alone)
 {
     static const char *const families[] = {
-        "gemma2",    "gpt_neox",      "granite",          "olmo2",    "phi3",  "qwen2_moe",
-        "qwen3_moe", "smollm3",       "stablelm",         "mistral3", "olmoe", "exaone4",
-        "cohere",    "glm4",          "hunyuan_v1_dense", "nemotron", "phi",   "gptj",
-        "opt",       "falcon-groups", "falcon",           "glm4_moe", "bloom", "ernie4_5_moe"};
+        "gemma2",    "gpt_neox",  "granite", "olmo2",        "phi3",
+        "qwen2_moe", "qwen3_moe", "smollm3", "stablelm",     "mistral3",
+        "olmoe",     "exaone4",   "cohere",  "glm4",         "hunyuan_v1_dense",
+        "nemotron",  "phi",       "gptj",    "opt",          "falcon-groups",
+        "falcon",    "glm4_moe",  "bloom",   "ernie4_5_moe", "nanochat"};
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)

@@ -327,18 +327,38 @@ static fm_status take_model(fmt_net *net, const fm_model *model)
     return fmt_virtual_take(net, model);
 }
 
+/* Norms without parameters have gains of 1. */
+static fm_status bare_norms(fmt_net *net, float *ones, size_t n)
+{
+    static const uint32_t in_layer[] = {FMT_ATTN_NORM, FMT_MLP_NORM, FMT_Q_NORM, FMT_K_NORM};
+    float *host = fm_malloc(n * sizeof(float));
+
+    for (size_t i = 0; host && i < n; i++)
+        host[i] = 1.0f;
+    fm_status rc = host ? net->be->upload(net->be, ones, host, n * sizeof(float)) : FM_ENOMEM;
+    fm_free(host);
+    net->outer_norm[FMT_EMBED_NORM].gain = net->outer_norm[FMT_NORM].gain = ones;
+    for (uint32_t l = 0; l < net->arch.layers; l++)
+        for (size_t i = 0; i < FM_ARRAY_LEN(in_layer); i++)
+            net->block[l].norm[in_layer[i]].gain = ones;
+    return rc;
+}
+
 fm_status fmt_net_fixed(fmt_net *net, const fm_tree *tree, const fm_provider *p, const char *what)
 {
     const fm_arch *a = &net->arch;
     size_t n = a->sw.router_bias ? a->sw.experts : 0, near = (size_t)a->heads * fmi_near_ld(a);
+    size_t bare = a->sw.bare_norms ? FM_MAX(a->hidden, a->head_dim) : 0;
     float *host = NULL;
     void *mem = NULL;
     fm_param at;
 
-    if (n == 0 && near == 0)
+    if (n == 0 && near == 0 && bare == 0)
         return FM_OK;
-    FM_TRY(net->be->alloc(net->be, &mem, (near + a->layers * n) * sizeof(float)));
+    FM_TRY(net->be->alloc(net->be, &mem, (bare + near + a->layers * n) * sizeof(float)));
     net->fixed_own = mem;
+    if (bare)
+        FM_TRY(bare_norms(net, net->fixed_own + near + a->layers * n, bare));
     net->near = near ? net->fixed_own : NULL;
     fm_status rc = fmi_near_make(&host, a, tree, p, what);
     if (rc == FM_OK && near)
