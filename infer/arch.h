@@ -82,6 +82,7 @@ typedef struct fm_switches {
     fm_act act;
     fm_qk_norm qk;
     fm_fused fused;   /* q, k, v are one tensor */
+    bool xielu;       /* the activation is xIELU with numbers of each layer, in place of act */
     bool plain_mlp;   /* down(act(up x)), without a gate */
     bool fused_mlp;   /* gate and up are one tensor, gate first */
     bool no_rope;     /* learned positions, or none */
@@ -226,6 +227,8 @@ typedef enum fm_place {
     FM_P_UP_B,
     FM_P_DOWN,
     FM_P_DOWN_B,
+    FM_P_ACT_P,
+    FM_P_ACT_N, /* xIELU's numbers before their softplus; they do not train */
     FM_P_ROUTER,
     FM_P_ROUTER_SUM_B, /* of the product itself: it counts in the choice and in the weights */
     FM_P_ROUTER_B,     /* of the choice alone; it is no bias of the product, and never trains */

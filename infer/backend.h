@@ -336,6 +336,10 @@ struct fm_backend {
      * with up gives swiglu's bits. */
     void (*act)(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gate, size_t ldg,
                 const float *up, size_t ldu, uint32_t m, uint32_t n);
+    /* xIELU (Huang and Schlag 2024) with param [4] (device) = a, b, beta, eps: a x^2 + beta x where
+     * x > 0, else b (e^min(x, eps) - 1 - x) + beta x; in double, rounded at the end. y may be x. */
+    void (*xielu)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                  const float *param, uint32_t m, uint32_t n);
     /* y = cap * tanh(y / cap) on rows of n */
     void (*softcap)(fm_backend *be, float *y, size_t ldy, uint32_t m, uint32_t n, float cap);
     /* Experts: route chooses them (all arguments are device memory); scalings are applied to the
@@ -399,6 +403,9 @@ struct fm_backend {
     void (*act_grad)(fm_backend *be, fm_act f, float *dgate, size_t lddg, float *dup, size_t lddu,
                      const float *dy, size_t lddy, const float *gate, size_t ldg, const float *up,
                      size_t ldu, uint32_t m, uint32_t n);
+    /* Gradient of xielu by x: dx is set, in double, rounded at the end; dx may be dy. */
+    void (*xielu_grad)(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                       const float *x, size_t ldx, const float *param, uint32_t m, uint32_t n);
     /* Gradient of softcap, given its result y: dy *= 1 - (y / cap)^2. */
     void (*softcap_grad)(fm_backend *be, float *dy, size_t lddy, const float *y, size_t ldy,
                          uint32_t m, uint32_t n, float cap);
@@ -513,14 +520,14 @@ struct fm_backend {
 #define FM_BACKEND_FORWARD(X)                                                                      \
     X(alloc) X(free) X(upload) X(download) X(sync) X(weight_new) X(weight_free) X(weight_bytes)    \
     X(weight_image_bytes) X(linear) X(lora) X(products) X(affine) X(kv_page_bytes) X(kv_copy)      \
-    X(embed) X(rmsnorm) X(rope) X(swiglu) X(add) X(scale) X(layernorm) X(act) X(softcap)           \
+    X(embed) X(rmsnorm) X(rope) X(swiglu) X(add) X(scale) X(layernorm) X(act) X(softcap) X(xielu)  \
     X(mix_rows) X(route) X(scalings) X(sigmoid) X(copy_rows) X(kv_write) X(attention)              \
     X(logsumexp)
 #define FM_BACKEND_TRAINING(X)                                                                     \
     X(weight_update) X(gemm) X(linear_dx) X(bias_grad) X(embed_grad) X(rmsnorm_grad)               \
     X(swiglu_grad) X(cross_entropy) X(sum_squares) X(block_squares) X(adamw) X(self_attention)     \
     X(self_attention_grad) X(terms) X(terms_grad) X(linear_dw) X(layernorm_grad) X(act_grad)       \
-    X(softcap_grad) X(scale_grad) X(dropout) X(row_dots) X(scale_rows) X(route_grad)               \
+    X(xielu_grad) X(softcap_grad) X(scale_grad) X(dropout) X(row_dots) X(scale_rows) X(route_grad)               \
     X(sigmoid_grad) X(distill)
 #define FM_BACKEND_TRAINING_MAY(X)                                                                 \
     X(weight_floats) X(weight_for_dx) X(keep_stored) X(products_terms) X(linears_dx)

@@ -460,6 +460,11 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
     const char *act = fm_json_cstr(fm_json_get(c, key), key_or(f->act, "silu"));
     if (f->sw.act != FM_ACT_SILU) /* no setting */
         return FM_OK;
+    if (f->sw.xielu && strcmp(act, "xielu") == 0)
+        return FM_OK;
+    if (f->sw.xielu)
+        return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported for %s, xielu is", what,
+                       key, act, f->name);
     if ((f->has & F_GELU_IS_TANH) && strcmp(act, "gelu") == 0)
         act = "gelu_pytorch_tanh";
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)

@@ -295,6 +295,9 @@ static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, cons
 static fm_status read_settings(fm_arch *a, const fmi_family *f, const fm_json *c, const fm_json *r,
                                const char *what)
 {
+    if (fmi_absent(r) && (f->has & F_ROPE_NEEDED))
+        return fm_fail(FM_EUNSUPPORTED, "%s: a %s without rotary settings is not supported", what,
+                       f->name);
     const char *theta =
         fmi_absent(fm_json_get(c, "rotary_emb_base")) ? "rope_theta" : "rotary_emb_base";
     fm_status rc = fmi_take_positive(&a->rope[0].theta, c, theta, a->rope[0].theta, what);

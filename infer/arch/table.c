@@ -300,6 +300,18 @@ static const fmi_arch_part nemotron_layer[] = {
 static const fmi_arch_part nanochat_layer[] = {
     QKV, O_PROJ, UP_DOWN("mlp.fc1", "mlp.fc2"), {.name = NULL}};
 
+static const fmi_arch_part apertus_layer[] = {
+    {"attention_layernorm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    QKV,
+    HEAD_NORMS,
+    O_PROJ,
+    {"feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"mlp.up_proj.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"mlp.down_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"mlp.act_fn.alpha_p", FM_P_ACT_P, W_ALWAYS, D_ONE, D_1},
+    {"mlp.act_fn.alpha_n", FM_P_ACT_N, W_ALWAYS, D_ONE, D_1},
+    {.name = NULL}};
+
 static const fmi_arch_part phi_layer[] = {
     LAYERNORMS_1,
     QKV,
@@ -650,6 +662,8 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
     BERT_ROW, .keys = bert_keys, .harmless = bert_harmless, .ignored = bert_ignored,               \
               .sw = {BERT_SWITCHES, .types = true}
 
+/* Constants of the activation, which model/fixed.c reads. */
+LIST(apertus_ignored, "*.mlp.act_fn.beta", "*.mlp.act_fn.eps");
 LIST(nanochat_keys, "final_logit_softcapping");
 LIST(phi_keys, "layer_norm_eps", "qk_layernorm");
 LIST(cohere_keys, "layer_norm_eps", "logit_scale", "use_qk_norm");
@@ -1268,6 +1282,15 @@ static const fmi_family families[] = {
      .mlp_bias = true,
      .keys = layer_norm_eps_keys,
      .sw = {.norm = FM_NORM_LAYER, .plain_mlp = true}},
+    {.name = "apertus",
+     NAMES(apertus_layer, llama_last),
+     .has = F_BIAS_KEY | F_ROPE_NEEDED,
+     .max_positions = 65536,
+     .eps = 1e-5,
+     .theta = 12e6,
+     .act = "xielu",
+     .ignored = apertus_ignored,
+     .sw = {.qk = FM_QK_HEAD, .plain_mlp = true, .xielu = true}},
     {.name = "nanochat",
      NAMES(nanochat_layer, olmo_last),
      .has = F_BIAS_KEY | F_LOGIT_CAP | F_TURNS_BACK,

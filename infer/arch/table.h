@@ -123,6 +123,7 @@ typedef struct fmi_stack {
 #define F_LFM2 (UINT64_C(1) << 56)          /* short convolutions in layers of type conv */
 #define F_LOGIT_CAP (UINT64_C(1) << 49)     /* final_logit_softcapping alone */
 #define F_TURNS_BACK (UINT64_C(1) << 50)    /* fm_rope.back */
+#define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {

@@ -43,6 +43,18 @@ static fm_status bind_near(fmi_binder *b)
     return rc;
 }
 
+/* Numbers of the activations; only the layers that are here compute with theirs. */
+static fm_status bind_xielu(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    for (uint32_t l = 0; m->arch.sw.xielu && l < m->arch.layers; l++) {
+        float host[4];
+        FM_TRY(fmi_xielu_make(host, &m->arch, l, b->tree, b->p, b->what));
+        FM_TRY(fmi_own(m, &m->layers[l].xielu, host, 4));
+    }
+    return FM_OK;
+}
+
 /* Norms without parameters have gains of 1. */
 static fm_status bind_bare(fmi_binder *b)
 {
@@ -89,6 +101,7 @@ static fm_status bind(fmi_binder *b)
     FM_THEN(rc, fm_hasher_new(&digest));
     FM_THEN(rc, fmi_bind_weights(b, digest));
     FM_THEN(rc, bind_near(b));
+    FM_THEN(rc, bind_xielu(b));
     if (rc == FM_OK && b->m->arch.sw.bare_norms)
         rc = bind_bare(b);
     FM_THEN(rc, fmi_text_bind(b));

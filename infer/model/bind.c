@@ -212,6 +212,8 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(fm_hasher_update(h, "sinks\n", 6));
     n = snprintf(text, sizeof(text), "near %d %u %u\n", (int)s->alibi, s->buckets,
                  s->encoder ? a->window : 0);
+    if (s->xielu)
+        FM_TRY(fm_hasher_update(h, "xielu\n", 6));
     if (s->bare_norms)
         FM_TRY(fm_hasher_update(h, "bare\n", 5));
     if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))

@@ -2,7 +2,8 @@
  * do. */
 #include "infer/model/fixed.h"
 
-#include <math.h>
+#include <stdio.h>
+#include <string.h>
 
 #include "store/base/math/detmath.h"
 #include "store/base/mem.h"
@@ -113,6 +114,53 @@ fm_status fmi_near_make(float **out, const fm_arch *a, const fm_tree *tree, cons
         *out = NULL;
     }
     return rc;
+}
+
+/* ==== xIELU ==== */
+
+/* Reads one number of a layer's activation; *out stays where the file has none. */
+static fm_status take_number(float *out, const char *param, const char *own, bool needed,
+                             const fm_tree *tree, const fm_provider *p, const char *what)
+{
+    char name[FM_MAX_NAME_BYTES];
+    const char *dot = strrchr(param, '.');
+    float *x = NULL;
+    fm_buf path;
+    (void)snprintf(name, sizeof(name), "%.*s.%s", (int)(dot - param), param, own);
+    fm_buf_init(&path, FM_MAX_PATH_BYTES);
+    fm_status rc = fm_tensor_path(&path, "tensors", name);
+    bool there = rc == FM_OK && fm_tree_find(tree, fm_buf_cstr(&path));
+    fm_buf_release(&path);
+    if (rc != FM_OK || (!there && !needed))
+        return rc;
+    FM_TRY(fmi_fixed_floats(&x, 1, name, tree, p, what));
+    *out = x[0];
+    fm_free(x);
+    return FM_OK;
+}
+
+static float softplus(float x)
+{
+    double e = fm_exp(-(double)(x < 0 ? -x : x)); /* log(1 + e^x) = max(x, 0) + log(1 + e^-|x|) */
+    return (float)((x > 0 ? (double)x : 0.0) + fm_log1p(e));
+}
+
+fm_status fmi_xielu_make(float out[4], const fm_arch *a, uint32_t layer, const fm_tree *tree,
+                         const fm_provider *p, const char *what)
+{
+    fm_param at;
+    uint32_t i = 0;
+    while (fm_arch_param(a, i, &at) && (at.place != FM_P_ACT_P || at.layer != (int32_t)layer))
+        i++;
+    out[2] = 0.5f;
+    out[3] = -1e-6f;
+    FM_TRY(take_number(&out[0], at.name, "alpha_p", true, tree, p, what));
+    FM_TRY(take_number(&out[1], at.name, "alpha_n", true, tree, p, what));
+    FM_TRY(take_number(&out[2], at.name, "beta", false, tree, p, what));
+    FM_TRY(take_number(&out[3], at.name, "eps", false, tree, p, what));
+    out[0] = softplus(out[0]);
+    out[1] = out[2] + softplus(out[1]);
+    return FM_OK;
 }
 
 fm_status fmi_fixed_floats(float **out, uint64_t n, const char *name, const fm_tree *tree,

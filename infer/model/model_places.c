@@ -27,6 +27,8 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     };
     if (p->place < FM_ARRAY_LEN(place))
         return place[p->place];
+    if (p->place < FM_P_ROUTER)
+        return NULL;
     if (p->place >= FM_P_REC_IN)
         return p->place <= FM_P_REC_IN_B    ? &l->rec->in
                : p->place <= FM_P_REC_OUT_B ? &l->rec->out
@@ -53,6 +55,8 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
         return &l->experts->choice_bias;
     if (p->place >= FM_P_REC_IN)
         return p->place == FM_P_CONV ? &l->rec->conv : &l->rec->conv_b;
+    if (p->place == FM_P_ACT_P || p->place == FM_P_ACT_N)
+        return p->place == FM_P_ACT_P ? &l->act_p : &l->act_n;
     const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
                              &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
                              &l->q_norm,    &l->k_norm,      &l->sinks};

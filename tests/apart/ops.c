@@ -71,12 +71,13 @@
     X(affine, F(y), LD(ldy), U32(n), CF(scale), CF(bias), U32(first), U32(m), CI(rows))            \
     X(embed, F(y), LD(ldy), WT(w), CI(ids), CI(rows), U32(m))                                      \
     X(rmsnorm, F(y), CF(x), CF(gain), F(rstd_out), U32(m), U32(h), LD(ldx), FL(eps))               \
-    X(rope, F(x), LD(ldx), CI(pos), CF(cos), CF(sin), U32(m), U32(heads), U32(hd), BO(pairs),         \
+    X(rope, F(x), LD(ldx), CI(pos), CF(cos), CF(sin), U32(m), U32(heads), U32(hd), BO(pairs),      \
       BO(inverse))                                                                                 \
     X(layernorm, F(y), CF(x), CF(gain), CF(bias), U32(m), U32(h), LD(ldx), FL(eps))                \
     X(swiglu, F(y), CF(gate), CF(up), U64(n))                                                      \
     X(act, (V, fm_act, f), F(y), LD(ldy), CF(gate), LD(ldg), CF(up), LD(ldu), U32(m), U32(n))      \
     X(softcap, F(y), LD(ldy), U32(m), U32(n), FL(cap))                                             \
+    X(xielu, F(y), LD(ldy), CF(x), LD(ldx), CF(param), U32(m), U32(n))                             \
     X(mix_rows, F(y), LD(ldy), CF(x), LD(ldx), CI(row), CF(weight), U32(per), U32(m), U32(n))      \
     X(sigmoid, F(y), CF(x), U64(n))                                                                \
     X(add, F(y), CF(x), U64(n))                                                                    \
@@ -97,6 +98,7 @@
     X(act_grad, (V, fm_act, f), F(dgate), LD(lddg), F(dup), LD(lddu), CF(dy), LD(lddy), CF(gate),  \
       LD(ldg), CF(up), LD(ldu), U32(m), U32(n))                                                    \
     X(softcap_grad, F(dy), LD(lddy), CF(y), LD(ldy), U32(m), U32(n), FL(cap))                      \
+    X(xielu_grad, F(dx), LD(lddx), CF(dy), LD(lddy), CF(x), LD(ldx), CF(param), U32(m), U32(n))    \
     X(scale_grad, F(dx), LD(lddx), F(dscale), CF(dy), LD(lddy), CF(x), LD(ldx), CF(scale), U32(m), \
       U32(n))                                                                                      \
     X(dropout, F(y), LD(ldy), CF(x), LD(ldx), U32(m), U32(n), FL(p), U64(seed), U64(stream),       \

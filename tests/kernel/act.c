@@ -130,6 +130,32 @@ TEST(operations_equal_the_oracle)
     }
 }
 
+/* dim: rows, columns. Values on both sides of eps and of 0. */
+static void case_xielu(kk *k, const uint32_t *dim)
+{
+    const uint32_t m = dim[0], n = dim[1];
+    const size_t ld = n + 3;
+    float *x = kk_in(k, m * ld, 4.0), *dy = kk_in(k, m * ld, 1.0), *param = kk_in(k, 4, 1.0);
+    float *y = kk_out(k, m * ld, 1.0), *dx = kk_out(k, m * ld, 1.0);
+
+    param[0] = 0.8f;
+    param[1] = 1.1f;
+    param[2] = 0.5f;
+    param[3] = -1e-6f;
+    for (size_t i = 0; i < m * ld; i += 5)
+        x[i] = x[i] * 1e-6f;
+    x[0] = 0.0f;
+    k->be->xielu(k->be, y, ld, x, ld, param, m, n);
+    k->be->xielu_grad(k->be, dx, ld, dy, ld, x, ld, param, m, n);
+}
+
+TEST(xielu_equals_the_oracle)
+{
+    static const uint32_t dims[][2] = {{1, 1}, {3, 37}, {9, 1030}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("xielu", case_xielu, dims[i], TOL_ELEM);
+}
+
 TEST(silu_with_a_gate_is_swiglu)
 {
     fm_backend *be = kk_open_exact(NULL);
@@ -152,6 +178,7 @@ int main(void)
         cmocka_unit_test(tanh_is_within_two_ulp),
         cmocka_unit_test(gelus_are_accurate_in_their_tails),
         cmocka_unit_test(operations_equal_the_oracle),
+        cmocka_unit_test(xielu_equals_the_oracle),
         cmocka_unit_test(silu_with_a_gate_is_swiglu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

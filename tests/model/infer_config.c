@@ -326,6 +326,8 @@ TEST(wrong_values_of_families_are_refused)
         "use_parallel_residual");
     bad("olmoe", "\"num_experts\":4,\"num_experts_per_tok\":2,\"clip_qkv\":8", FM_EUNSUPPORTED,
         "clip_qkv");
+    bad("apertus", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "rotary settings");
+    bad("apertus", "\"num_key_value_heads\":2,\"hidden_act\":\"silu\"", FM_EUNSUPPORTED, "xielu");
     bad("cohere", "\"use_qk_norm\":true", FM_EUNSUPPORTED, "use_qk_norm");
     bad("lfm2", "\"num_key_value_heads\":2,\"full_attn_idxs\":[2]", FM_EINVAL, "full_attn_idxs");
     bad("lfm2", "\"num_key_value_heads\":2,\"layer_types\":[\"conv\"]", FM_EINVAL, "layer_types");

@@ -203,7 +203,8 @@ TEST(switched_families_match)
                                         "hyperclovax",
                                         "hyperclovax-plain",
                                         "falcon-heads",
-                                        "nanochat"};
+                                        "nanochat",
+                                        "apertus"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

@@ -185,7 +185,8 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "gpt_oss",
                                            "bloom",
                                            "mpt",
-                                           "nanochat"};
+                                           "nanochat",
+                                           "apertus"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 6, fm_json_count(all)); /* and the encoders below */
@@ -374,6 +375,24 @@ static void check_bits(const char *family)
     fm_source_close(t.src);
 }
 
+/* What has no gradient here is refused by name where it would have to train. */
+TEST(numbers_of_an_activation_do_not_train)
+{
+    tiny t;
+    fm_train_result r;
+
+    tiny_open(&t, "apertus");
+    fm_engine *e = ik_engine(1, 64);
+    fm_train_job full = tiny_job(&t, FM_METHOD_FULL, 1e-4),
+                 lora = tiny_job(&t, FM_METHOD_LORA, 1e-3);
+    tk_fails(fm_train_run(e, &t.p, &full, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "xIELU");
+    tk_ok(fm_train_run(e, &t.p, &lora, 1, &r, NULL, NULL));
+    assert_true(r.count > 0);
+    fm_train_result_release(&r);
+    fm_engine_free(e);
+    fm_source_close(t.src);
+}
+
 TEST(children_of_every_family_equal_those_trained_alone)
 {
     static const char *const families[] = {
@@ -393,6 +412,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_every_family_equal_hugging_faces),
         cmocka_unit_test(gradients_of_encoders_equal_hugging_faces),
+        cmocka_unit_test(numbers_of_an_activation_do_not_train),
         cmocka_unit_test(children_of_every_family_equal_those_trained_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,6 +95,7 @@ enum { FMT_EMBED_NORM, FMT_NORM, FMT_OUTER_NORMS };
 typedef struct fmt_block {
     fmt_linear *lin;  /* [FMT_EXPERTS + 3 * experts] */
     uint32_t present; /* how many entries of lin this layer has */
+    const float *xielu;       /* [4] the parent's (fm_backend.xielu), or NULL */
     const float *choice_bias; /* [experts] the parent's (FM_P_ROUTER_B), or NULL */
     fmt_norm norm[FMT_NORMS];
 } fmt_block;
@@ -149,6 +150,8 @@ typedef struct fmt_net {
 /* Sets module names and shapes; binds frozen weights and adapters of model, if not NULL. */
 FM_CHECKED fm_status fmt_net_init(fmt_net *net, fm_backend *be, const fm_arch *arch,
                                   const fm_model *model);
+/* Whether a parameter of this place can train; false: it is of no module of the net. */
+bool fmt_place_trains(fm_place place);
 /* Takes what no training changes from the parent's tree; for a net without a model. */
 FM_CHECKED fm_status fmt_net_fixed(fmt_net *net, const fm_tree *tree, const fm_provider *p,
                                    const char *what);

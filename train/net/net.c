@@ -108,9 +108,15 @@ static void module_name(char *out, const char *param)
     (void)snprintf(out, FMT_MODULE_BYTES, "%.*s", (int)n, param);
 }
 
+bool fmt_place_trains(fm_place place)
+{
+    return place != FM_P_ROUTER_B && place != FM_P_BUCKETS && place != FM_P_ACT_P &&
+           place != FM_P_ACT_N;
+}
+
 static void declare_part(fmt_net *net, const fm_param *p)
 {
-    if (p->place == FM_P_ROUTER_B || p->place == FM_P_BUCKETS)
+    if (!fmt_place_trains(p->place))
         return; /* of no module: take_experts, fmt_net_fixed */
     const part *at = part_of(p->place);
 
@@ -241,6 +247,7 @@ static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *fr
         rc = take_linear(net->be, &b->lin[i], lin[i]);
     if (rc == FM_OK && from->experts)
         rc = take_experts(net, b, from->experts);
+    b->xielu = from->xielu;
     b->norm[FMT_ATTN_NORM].gain = from->attn_norm;
     b->norm[FMT_ATTN_NORM].bias = from->attn_norm_b;
     b->norm[FMT_ATTN_POST].gain = from->attn_post;
@@ -593,6 +600,11 @@ fm_status fmt_net_train(fmt_net *net, fmt_params *ps, const char *name, const fm
     if (fm_arch_param_named(&net->arch, name, &p)) {
         if (p.place == FM_P_ROUTER_B)
             return FM_OK; /* no loss has a gradient through a choice */
+        if (p.place == FM_P_ACT_P || p.place == FM_P_ACT_N)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: numbers of the activation xIELU do not train here; use lora, or "
+                           "name the modules in freeze",
+                           name);
         if (p.place == FM_P_BUCKETS)
             return fm_fail(FM_EUNSUPPORTED,
                            "%s: scores of relative positions do not train here; name the module "

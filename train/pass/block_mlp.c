@@ -13,13 +13,32 @@ static fm_swiglu swiglu_of(const fmt_pass *p, const fmt_slot *s, uint32_t rows)
     return (fm_swiglu){p->act, s->gate, s->up, (uint64_t)rows * p->arch.inter};
 }
 
-static void activate(fmt_pass *p, const fmt_slot *s, uint32_t rows)
+/* xIELU of the rows of each part, or its gradient. */
+static void run_xielu(fmt_pass *p, const fmt_slot *s, fmt_parts ps, uint32_t layer, bool grad)
 {
+    uint32_t n = p->arch.inter;
+
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const float *param = ps.p[i].lane->net->block[layer].xielu;
+        size_t at = (size_t)ps.p[i].begin * n;
+        uint32_t m = ps.p[i].count;
+        if (grad)
+            p->be->xielu_grad(p->be, p->dup + at, n, p->dact + at, n, s->up + at, n, param, m, n);
+        else
+            p->be->xielu(p->be, p->act + at, n, s->up + at, n, param, m, n);
+    }
+}
+
+static void activate(fmt_pass *p, const fmt_slot *s, fmt_parts ps, uint32_t layer)
+{
+    uint32_t rows = ps.rows;
     const fm_switches *sw = &p->arch.sw;
     fm_backend *be = p->be;
     uint32_t n = p->arch.inter;
 
-    if (sw->plain_mlp)
+    if (sw->xielu)
+        run_xielu(p, s, ps, layer, false);
+    else if (sw->plain_mlp)
         be->act(be, sw->act, p->act, n, s->up, n, NULL, 0, rows, n);
     else if (sw->fused_mlp)
         be->act(be, sw->act, p->act, n, s->gate, 2 * (size_t)n, s->up, 2 * (size_t)n, rows, n);
@@ -29,14 +48,17 @@ static void activate(fmt_pass *p, const fmt_slot *s, uint32_t rows)
         be->act(be, sw->act, p->act, n, s->gate, n, s->up, n, rows, n);
 }
 
-static void activate_grad(fmt_pass *p, const fmt_slot *s, uint32_t rows)
+static void activate_grad(fmt_pass *p, const fmt_slot *s, fmt_parts ps, uint32_t layer)
 {
+    uint32_t rows = ps.rows;
     const fm_switches *sw = &p->arch.sw;
     fm_backend *be = p->be;
     uint32_t n = p->arch.inter;
     size_t two = 2 * (size_t)n;
 
-    if (sw->plain_mlp)
+    if (sw->xielu)
+        run_xielu(p, s, ps, layer, true);
+    else if (sw->plain_mlp)
         be->act_grad(be, sw->act, p->dup, n, NULL, 0, p->dact, n, s->up, n, NULL, 0, rows, n);
     else if (sw->fused_mlp)
         be->act_grad(be, sw->act, p->dgate, two, p->dgate + n, two, p->dact, n, s->gate, two, s->up,
@@ -71,7 +93,7 @@ fm_status fmt_mlp_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float
     const fm_swiglu made = swiglu_of(p, s, ps.rows);
     if (is_swiglu(&a->sw))
         return fmt_linears_made(p, ps, (int32_t)layer, &made, a->inter, &out);
-    activate(p, s, ps.rows);
+    activate(p, s, ps, layer);
     return fmt_linears_forward(p, ps, (int32_t)layer, p->act, a->inter, &out, 1);
 }
 
@@ -90,11 +112,11 @@ fm_status fmt_mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const floa
             fmt_linears_made_grad(p, ps, (int32_t)layer, p->dact, a->inter, &made, a->inter, &out));
     } else {
         if (trains)
-            activate(p, s, ps.rows);
+            activate(p, s, ps, layer);
         FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->dact, a->inter, false, p->act, a->inter,
                                 &out, 1));
     }
-    activate_grad(p, s, ps.rows);
+    activate_grad(p, s, ps, layer);
     return FM_OK;
 }
 

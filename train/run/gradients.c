@@ -84,7 +84,8 @@ static fm_status probe_full(probe *b, fm_engine *e, const fm_tree *tree, const f
     FM_TRY(probe_load(b, e, tree, p, "tokenizer/"));
 
     for (uint32_t i = 0; fm_arch_param(&b->net.arch, i, &param); i++)
-        FM_TRY(fmt_net_train(&b->net, &b->ps, param.name, &param.shape, param.name));
+        if (fmt_place_trains(param.place))
+            FM_TRY(fmt_net_train(&b->net, &b->ps, param.name, &param.shape, param.name));
     FM_TRY(fmt_params_alloc(&b->ps, b->net.be, false));
     return fmt_net_bind(&b->net, &b->ps, false);
 }

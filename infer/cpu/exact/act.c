@@ -1,6 +1,8 @@
 /* act.c - layer norm, activations, softcaps and mixtures of rows, split over threads by rows. */
 #include "infer/cpu/exact/elem_job.h"
 
+#include "store/base/math/detmath.h"
+
 #define MIN_ELEMS 8192u /* fewer are not worth waking a thread */
 
 static void layernorm_part(const fmi_elem_job *j, size_t begin, size_t end)
@@ -29,6 +31,26 @@ void fmi_exact_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *
     fmi_elem_job j = {
         .f = f, .y = y, .ldy = ldy, .a = gate, .lda = ldg, .b = up, .ldb = ldu, .n = n};
     fmi_elem_run(be, &j, act_part, m, fmi_rows_of(MIN_ELEMS, n));
+}
+
+static void xielu_part(const fmi_elem_job *j, size_t begin, size_t end)
+{
+    const double a = (double)j->b[0], b = (double)j->b[1], beta = (double)j->b[2];
+    const double eps = (double)j->b[3];
+
+    for (size_t i = begin; i < end; i++)
+        for (size_t k = 0; k < j->n; k++) {
+            double x = (double)j->a[i * j->lda + k], low = x < eps ? x : eps;
+            double y = x > 0.0 ? a * x * x : b * ((fm_exp(low) - 1.0) - x);
+            j->y[i * j->ldy + k] = (float)(y + beta * x);
+        }
+}
+
+void fmi_exact_xielu(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                     const float *param, uint32_t m, uint32_t n)
+{
+    fmi_elem_job j = {.y = y, .ldy = ldy, .a = x, .lda = ldx, .b = param, .n = n};
+    fmi_elem_run(be, &j, xielu_part, m, fmi_rows_of(MIN_ELEMS / 8, n));
 }
 
 static void softcap_part(const fmi_elem_job *j, size_t begin, size_t end)

@@ -2,6 +2,8 @@
  * split over threads: rows, or columns where the sum runs over rows. */
 #include "infer/cpu/exact/elem_job.h"
 
+#include "store/base/math/detmath.h"
+
 #include <string.h>
 
 #define MIN_ELEMS 8192u /* fewer are not worth waking a thread */
@@ -86,6 +88,27 @@ void fmi_exact_act_grad(fm_backend *be, fm_act f, float *dgate, size_t lddg, flo
                       .ldc = ldu,
                       .n = n};
     fmi_elem_run(be, &j, act_grad_part, m, fmi_rows_of(MIN_ELEMS, n));
+}
+
+static void xielu_grad_part(const fmi_elem_job *j, size_t begin, size_t end)
+{
+    const double a = (double)j->c[0], b = (double)j->c[1], beta = (double)j->c[2];
+    const double eps = (double)j->c[3];
+
+    for (size_t i = begin; i < end; i++)
+        for (size_t k = 0; k < j->n; k++) {
+            double x = (double)j->b[i * j->ldb + k];
+            double slope = x > 0.0 ? 2.0 * a * x : b * (x < eps ? fm_exp(x) - 1.0 : -1.0);
+            j->y[i * j->ldy + k] = (float)((double)j->a[i * j->lda + k] * (slope + beta));
+        }
+}
+
+void fmi_exact_xielu_grad(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                          const float *x, size_t ldx, const float *param, uint32_t m, uint32_t n)
+{
+    fmi_elem_job j = {
+        .y = dx, .ldy = lddx, .a = dy, .lda = lddy, .b = x, .ldb = ldx, .c = param, .n = n};
+    fmi_elem_run(be, &j, xielu_grad_part, m, fmi_rows_of(MIN_ELEMS / 8, n));
 }
 
 static void softcap_grad_part(const fmi_elem_job *j, size_t begin, size_t end)

@@ -194,6 +194,32 @@ void fmi_ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const 
     }
 }
 
+void fmi_ref_xielu(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                   const float *param, uint32_t m, uint32_t n)
+{
+    double a = (double)param[0], b = (double)param[1], eps = (double)param[3];
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            double v = (double)x[i * ldx + k];
+            double f = v > 0.0 ? a * v * v : b * (expm1(fmin(v, eps)) - v);
+            y[i * ldy + k] = (float)(f + (double)param[2] * v);
+        }
+}
+
+void fmi_ref_xielu_grad(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                        const float *x, size_t ldx, const float *param, uint32_t m, uint32_t n)
+{
+    double a = (double)param[0], b = (double)param[1], eps = (double)param[3];
+    (void)be;
+    for (uint32_t i = 0; i < m; i++)
+        for (uint32_t k = 0; k < n; k++) {
+            double v = (double)x[i * ldx + k], slope = b * ((v < eps ? exp(v) : 0.0) - 1.0);
+            slope = (v > 0.0 ? 2.0 * a * v : slope) + (double)param[2];
+            dx[i * lddx + k] = (float)((double)dy[i * lddy + k] * slope);
+        }
+}
+
 void fmi_ref_sigmoid_grad(fm_backend *be, float *dx, const float *dy, const float *y, uint64_t n)
 {
     (void)be;

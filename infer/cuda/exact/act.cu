@@ -1,5 +1,6 @@
 /* act.cu - layer norm, activations, softcaps and mixtures of rows: bound by bytes; only gelu of a
  * large batch comes near to the limit of instructions. */
+#include "infer/cuda/detmath.h"
 #include "infer/cuda/rows.h"
 
 template <bool warp>
@@ -68,6 +69,46 @@ void fmc_op_act(fm_backend *be, fm_act f, float *y, size_t ldy, const float *gat
     FMC_CELLS_BY(FMC_RUN_PDL, fmc_of(be), k_act, m, n,
                  fmc_aligned(y, gate, up) && fmc_aligned_ld(ldy, ldg, ldu), f, y, ldy, gate, ldg,
                  up, ldu);
+}
+
+__global__ void k_xielu(float *y, size_t ldy, const float *x, size_t ldx, const float *param,
+                        uint32_t m, uint32_t n)
+{
+    const double a = param[0], b = param[1], beta = param[2], eps = param[3];
+    for (uint64_t i = fmc_index(); i < (uint64_t)m * n; i += fmc_stride()) {
+        size_t row = i / n, col = i % n;
+        double v = x[row * ldx + col], low = v < eps ? v : eps;
+        double f = v > 0.0 ? a * v * v : b * ((fmc_exp_dd(low, 0.0) - 1.0) - v);
+        y[row * ldy + col] = (float)(f + beta * v);
+    }
+}
+
+void fmc_op_xielu(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
+                  const float *param, uint32_t m, uint32_t n)
+{
+    if (m > 0 && n > 0)
+        FMC_RUN(fmc_of(be), k_xielu, fmc_blocks((uint64_t)m * n, FMC_THREADS), FMC_THREADS, 0, y,
+                ldy, x, ldx, param, m, n);
+}
+
+__global__ void k_xielu_grad(float *dx, size_t lddx, const float *dy, size_t lddy, const float *x,
+                             size_t ldx, const float *param, uint32_t m, uint32_t n)
+{
+    const double a = param[0], b = param[1], beta = param[2], eps = param[3];
+    for (uint64_t i = fmc_index(); i < (uint64_t)m * n; i += fmc_stride()) {
+        size_t row = i / n, col = i % n;
+        double v = x[row * ldx + col];
+        double slope = v > 0.0 ? 2.0 * a * v : b * (v < eps ? fmc_exp_dd(v, 0.0) - 1.0 : -1.0);
+        dx[row * lddx + col] = (float)((double)dy[row * lddy + col] * (slope + beta));
+    }
+}
+
+void fmc_op_xielu_grad(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
+                       const float *x, size_t ldx, const float *param, uint32_t m, uint32_t n)
+{
+    if (m > 0 && n > 0)
+        FMC_RUN(fmc_of(be), k_xielu_grad, fmc_blocks((uint64_t)m * n, FMC_THREADS), FMC_THREADS, 0,
+                dx, lddx, dy, lddy, x, ldx, param, m, n);
 }
 
 __global__ void k_softcap(float *y, size_t ldy, float cap, uint32_t m, uint32_t n, bool wide)

@@ -14,6 +14,20 @@ static const fm_linear *pick_down(const fm_model *m, uint32_t l)
     return &m->layers[l].down;
 }
 
+/* xIELU of up's rows, by neighbouring runs with the same numbers. */
+static void run_xielu(fmi_pass *p, uint32_t l)
+{
+    fm_backend *be = p->e->be;
+    uint32_t n = p->g->inter;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const float *param = p->all.p[i].model->layers[l].xielu;
+        size_t at = (size_t)p->all.p[i].begin * n;
+        for (j = i, m = 0; j < p->all.n && p->all.p[j].model->layers[l].xielu == param; j++)
+            m += p->all.p[j].count;
+        be->xielu(be, p->gate + at, n, p->up + at, n, param, m, n);
+    }
+}
+
 /* down(f(gate x) * up x); gate and up may be one product, or there is no gate. */
 fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
 {
@@ -27,7 +41,9 @@ fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
     FM_TRY(sw->plain_mlp   ? fmi_linears(p, p->all, in, l, &both[1], 1)
            : sw->fused_mlp ? fmi_linears(p, p->all, in, l, &fused, 1)
                            : fmi_linears(p, p->all, in, l, both, 2));
-    if (sw->plain_mlp) {
+    if (sw->xielu) {
+        run_xielu(p, l);
+    } else if (sw->plain_mlp) {
         be->act(be, sw->act, p->gate, g->inter, p->up, g->inter, NULL, 0, p->m, g->inter);
     } else if (sw->fused_mlp) {
         be->act(be, sw->act, p->up, g->inter, p->gate, 2 * (size_t)g->inter, p->gate + g->inter,

@@ -116,6 +116,7 @@ later = {
  "mpnet": tf.MPNetConfig(**dict(base, hidden_size=16), intermediate_size=24),
  "gemma3-both-ways": tf.Gemma3TextConfig(**few, use_bidirectional_attention=True, sliding_window=12, query_pre_attn_scalar=16, layer_types=slides),
  "nanochat": tf.NanoChatConfig(**few, final_logit_softcapping=3.0, rope_parameters=rope(rope_type="default")),
+ "apertus": tf.ApertusConfig(**few, rope_parameters=rope(rope_type="default")),
 }
 A |= later
 def mxfp4(m):

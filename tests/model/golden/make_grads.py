@@ -104,7 +104,7 @@ for family in only or sorted(os.listdir(root)):
     labels[0, :5] = -100
     loss = F.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
     loss.backward()
-    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith("e_score_correction_bias")]
+    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith("e_score_correction_bias") and ".act_fn." not in f]
     grads = dict(named(model))
     if config.model_type == "gpt_oss": files = list(grads)  # its files have experts in one tensor, which are apart here
     if "embed_out.weight" in files:
