@@ -99,7 +99,7 @@ typedef struct fm_switches {
     bool shared_plain; /* without a gate of its own */
     bool router_sigmoid, router_bias;           /* as fm_route.sigmoid, .bias */
     uint32_t router_groups, router_groups_kept; /* 0: none */
-    float router_scale;                         /* of the experts' weights; 0: none */
+    float router_scale, router_jitter;          /* as fm_route.scale, .jitter; 0: none */
     double router_least;                        /* the least sum that renormalises */
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
     bool qk_after;       /* qk norms behind the rotation */
@@ -151,6 +151,7 @@ typedef struct fm_arch {
     uint32_t type_vocab, position_rows;
     uint32_t more_layers; /* layers in the files, behind the others, that guess further tokens */
     float eps;
+    bool head_bias; /* where the config says so */
     bool tied;     /* lm_head is embed_tokens */
     bool headless; /* a decoder without a language head: a classifier, or a base model */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;

@@ -105,7 +105,10 @@ typedef struct fm_scaling {
  * groups of equal size, one after another; only the groups_kept groups with the largest sums of
  * their two largest values are chosen from, of equal sums the lower. The weights of row i are the
  * shares of its experts, or (renormalise) these over the sum of the chosen ones, which is at least
- * `least`; then times scale. They are computed in double, ascending, rounded at the end. Choice
+ * `least`; then times scale. They are computed in double, ascending, rounded at the end. jitter (PhiMoE's
+ * sparse mixer, which knows none of the above and chooses 2): the first expert has the largest score
+ * s, and its weight is its share among the experts e with (s - score[e]) / max(|score[e]|, s) <= 2
+ * jitter; the second likewise among the others. Choice
  * number i * chosen + j is row i's j-th expert, experts ascending. */
 typedef struct fm_route {
     const float *score; /* [m, experts], ld apart */
@@ -115,7 +118,7 @@ typedef struct fm_route {
     uint32_t groups, groups_kept; /* 0: none */
     const float *bias;            /* [m, experts], for the choice alone; NULL: none */
     double least;
-    float scale;          /* 0: none */
+    float scale, jitter;  /* 0: none */
     const int32_t *bound; /* [parts + 1] ascending: part p has rows bound[p] .. bound[p + 1] - 1 */
     uint32_t parts;
     float *weight;   /* [m, chosen] */
@@ -426,7 +429,7 @@ struct fm_backend {
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
     /* Gradient of route. Of r score, expert, slot, the sizes and what makes the weights are read:
-     * renormalise, sigmoid, least, scale. dscore [m, experts] is set to the gradient of the scores
+     * renormalise, sigmoid, least, scale, jitter. dscore [m, experts] is set to the gradient of the scores
      * through the weights; dweight [m * chosen] is the gradient of the weights, in the order of
      * list. In double, rounded at the end; the choice itself has no gradient. */
     void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);

@@ -130,6 +130,16 @@ static fm_status plain_experts(fm_arch *a, const fmi_family *f, const fm_json *c
                        what));
     s->expert_inter = a->inter;
     FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", s->renormalise, what));
+    if (f->has & F_PHIMOE) {
+        double jitter = 0.01;
+        FM_TRY(fmi_take_bool(&a->head_bias, c, "lm_head_bias", false, what));
+        FM_TRY(fmi_take_positive(&jitter, c, "router_jitter_noise", jitter, what));
+        s->router_jitter = (float)jitter;
+        if (s->chosen != 2 || s->experts < 2)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "%s: %s chooses 2 experts for a token; num_experts_per_tok is %u", what,
+                           f->name, s->chosen);
+    }
     if (!(f->has & F_QWEN_EXPERTS)) {
         sparse_from(a, 0);
         return FM_OK;

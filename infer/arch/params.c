@@ -31,6 +31,8 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return !a->tied && !a->headless;
     case W_HEAD_BIAS:
         return !a->headless;
+    case W_HEAD_BIAS_MAY:
+        return !a->headless && a->head_bias;
     case W_TWO_NORMS:
         return a->sw.order == FM_BLOCK_PARALLEL && !a->sw.one_norm;
     case W_NOT_TWO_NORMS:
@@ -56,7 +58,7 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
 /* Whether a parameter stands under the head's name. */
 static bool of_head(const fmi_arch_part *p)
 {
-    return p->when == W_HEAD || p->when == W_HEAD_BIAS;
+    return p->when == W_HEAD || p->when == W_HEAD_BIAS || p->when == W_HEAD_BIAS_MAY;
 }
 
 static uint64_t size_of(const fm_arch *a, fmi_dim d)

@@ -28,6 +28,7 @@ static bool in(const char *const *list, size_t n, const char *key)
 static fm_status check_fields(const fm_json *r, const fmi_family *f, const char *what)
 {
     static const char *const scaled[] = {"llama_4_scaling_beta", "max_position_embeddings"};
+    static const char *const mixed[] = {"short_mscale", "long_mscale"};
     static const char *const known[] = {"rope_type",
                                         "type",
                                         "rope_theta",
@@ -50,6 +51,7 @@ static fm_status check_fields(const fm_json *r, const fmi_family *f, const char 
         if (!fmi_absent(fm_json_iter_value(it)) &&
             !in(known, FM_ARRAY_LEN(known), fm_json_iter_key(it)) &&
             !((f->has & F_QUERY_SCALE) && in(scaled, 2, fm_json_iter_key(it))) &&
+            !((f->has & F_PHIMOE) && in(mixed, 2, fm_json_iter_key(it))) &&
             !((f->has & F_NTK_ALPHA) && strcmp(fm_json_iter_key(it), "alpha") == 0) &&
             !((f->has & F_MROPE) && strcmp(fm_json_iter_key(it), "mrope_section") == 0))
             return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
@@ -171,6 +173,8 @@ static fm_status rope_long(fm_rope *o, fm_arch *a, const fm_json *c, const fm_js
                        : sqrt(1.0 + fm_log(factor) / fm_log((double)o->original));
     if (!fmi_absent(fm_json_get(r, "attention_factor")))
         rc = fmi_take_positive(&o->attention, r, "attention_factor", 1, what);
+    if (rc == FM_OK && !fmi_absent(fm_json_get(r, "short_mscale"))) /* PhiMoE's */
+        rc = fmi_take_positive(&o->attention, r, "short_mscale", 1, what);
     a->max_positions = FM_MIN(a->max_positions, o->original);
     o->kind = FM_ROPE_LONG;
     return rc;

@@ -326,6 +326,22 @@ static const fmi_arch_part phi_last[] = {
     {"bias", FM_P_HEAD_B, W_HEAD_BIAS, D_VOCAB, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part phimoe_layer[] = {
+    LAYERNORMS_1,
+    QKV,
+    O_PROJ,
+    LAYERNORMS_2,
+    {"block_sparse_moe.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w1.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w3.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.w2.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {.name = NULL}};
+static const fmi_arch_part phimoe_last[] = {{"norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                            {"norm.bias", FM_P_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
+                                            {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                            {"bias", FM_P_HEAD_B, W_HEAD_BIAS_MAY, D_VOCAB, D_1},
+                                            {.name = NULL}};
+
 static const fmi_arch_part gptj_first[] = {{"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
                                            {.name = NULL}};
 static const fmi_arch_part gptj_layer[] = {
@@ -619,6 +635,10 @@ LIST(ernie_moe_keys, "moe_num_experts", "moe_k", "moe_num_shared_experts", "moe_
 LIST(ernie_moe_harmless, "output_router_logits", "router_aux_loss_coef", "moe_capacity", "moe_gate",
      "moe_use_aux_free", "num_nextn_predict_layers");
 LIST(ernie_ignored, "model.mtp*", "mtp*");
+LIST(phimoe_keys, "num_local_experts", "num_experts", "num_experts_per_tok", "lm_head_bias",
+     "router_jitter_noise", "original_max_position_embeddings");
+/* Noise on the input is for training alone. */
+LIST(phimoe_harmless, "output_router_logits", "router_aux_loss_coef", "input_jitter_noise");
 LIST(stablelm_keys, "layer_norm_eps", "use_qkv_bias", "qk_layernorm", "use_parallel_residual");
 LIST(starcoder2_keys, "norm_epsilon", "use_bias", "mlp_type", "norm_type");
 LIST(starcoder2_harmless, "residual_dropout", "embedding_dropout", "activation_function");
@@ -955,6 +975,18 @@ static const fmi_family families[] = {
      .harmless = ernie_moe_harmless,
      .ignored = ernie_ignored,
      .sw = {.pairs = true, .renormalise = true, .router_bias = true}},
+    {.name = "phimoe",
+     NAMES(phimoe_layer, phimoe_last),
+     .has = F_BIAS_KEY | F_MIXTRAL_EXPERTS | F_PHIMOE | F_ORIGINAL_KEY,
+     .kv_heads = 8,
+     .experts = 16,
+     .chosen = 2,
+     .max_positions = 131072,
+     .eps = 1e-5,
+     .theta = 1e6,
+     .keys = phimoe_keys,
+     .harmless = phimoe_harmless,
+     .sw = {.norm = FM_NORM_LAYER}},
     {.name = "gpt2",
      .has = F_CONV1D,
      .prefix = {"transformer.", ""},

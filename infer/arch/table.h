@@ -19,6 +19,7 @@ typedef enum fmi_when {
     W_ROUTER_BIAS, /* in layers with experts, where a bias steers the choice */
     W_HEAD,        /* unless the head is the embedding */
     W_HEAD_BIAS,
+    W_HEAD_BIAS_MAY, /* where fm_arch.head_bias */
     W_TWO_NORMS,     /* parallel branches with a norm each */
     W_NOT_TWO_NORMS, /* all others */
     W_SANDWICH,      /* norms behind the branches too */
@@ -124,6 +125,7 @@ typedef struct fmi_stack {
 #define F_LOGIT_CAP (UINT64_C(1) << 49)     /* final_logit_softcapping alone */
 #define F_TURNS_BACK (UINT64_C(1) << 50)    /* fm_rope.back */
 #define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
+#define F_PHIMOE (UINT64_C(1) << 52)        /* lm_head_bias, router_jitter_noise, short_mscale */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {

@@ -118,6 +118,68 @@ FMC_DEVICE void keep_groups(const fm_route &r, float *value, float *sum)
     __syncwarp();
 }
 
+/* ---- PhiMoE's sparse mixer: few experts, one lane a row ---- */
+
+struct mixed {
+    uint32_t expert;
+    double score, sum;
+};
+
+FMC_DEVICE bool is_near(const fm_route &r, const mixed &c, double score)
+{
+    double size = score < 0.0 ? -score : score, most = size > c.score ? size : c.score;
+    return !((c.score - score) / most > 2.0 * (double)r.jitter);
+}
+
+FMC_DEVICE mixed mix_one(const fm_route &r, const float *score, uint32_t taken)
+{
+    mixed c = {NOBODY, 0.0, 0.0};
+    for (uint32_t e = 0; e < r.experts; e++)
+        if (e != taken && (c.expert == NOBODY || score[e] > score[c.expert]))
+            c.expert = e;
+    c.score = (double)score[c.expert];
+    for (uint32_t e = 0; e < r.experts; e++)
+        if (e != taken && is_near(r, c, (double)score[e]))
+            c.sum += fmc_exp_dd((double)score[e] - c.score, 0.0);
+    return c;
+}
+
+__global__ void k_mix(fm_route r)
+{
+    for (uint64_t row = fmc_index(); row < r.m; row += fmc_stride()) {
+        const float *score = r.score + row * r.ld;
+        const mixed a = mix_one(r, score, NOBODY), b = mix_one(r, score, a.expert);
+        const uint32_t at = b.expert < a.expert ? 1 : 0;
+        r.expert[2 * row + at] = (int32_t)a.expert;
+        r.expert[2 * row + 1 - at] = (int32_t)b.expert;
+        r.weight[2 * row + at] = (float)(1.0 / a.sum);
+        r.weight[2 * row + 1 - at] = (float)(1.0 / b.sum);
+    }
+}
+
+FMC_DEVICE double mix_slope(const fm_route &r, const float *score, const mixed &c, uint32_t taken,
+                            double dweight, uint32_t e)
+{
+    if (e == taken || !is_near(r, c, (double)score[e]))
+        return 0.0;
+    const double own = 1.0 / c.sum, share = fmc_exp_dd((double)score[e] - c.score, 0.0) / c.sum;
+    return dweight * own * ((e == c.expert ? 1.0 : 0.0) - share);
+}
+
+__global__ void k_mix_grad(fm_route r, float *dscore, const float *dweight)
+{
+    for (uint64_t row = fmc_index(); row < r.m; row += fmc_stride()) {
+        const float *score = r.score + row * r.ld;
+        const mixed a = mix_one(r, score, NOBODY), b = mix_one(r, score, a.expert);
+        const uint32_t at = b.expert < a.expert ? 1 : 0;
+        const double da = (double)dweight[r.slot[2 * row + at]];
+        const double db = (double)dweight[r.slot[2 * row + 1 - at]];
+        for (uint32_t e = 0; e < r.experts; e++)
+            dscore[row * r.experts + e] = (float)(mix_slope(r, score, a, NOBODY, da, e) +
+                                                  mix_slope(r, score, b, a.expert, db, e));
+    }
+}
+
 __global__ void k_route(fm_route r)
 {
     FMC_SHARED_DYNAMIC(double, shares);
@@ -256,7 +318,10 @@ void fmc_op_route(fm_backend *be, const fm_route *r)
     const bool values = r->sigmoid || r->bias || r->groups; /* two floats more for each expert */
     const size_t bytes = r->experts * (sizeof(double) + (values ? 2 * sizeof(float) : 0));
     const uint32_t warps = ROUTE_WARPS * bytes <= ROUTE_SHARED ? ROUTE_WARPS : ROUTE_WARPS / 2;
-    FMC_RUN(d, k_route, fmc_blocks(r->m, warps), 32 * warps, warps * bytes, *r);
+    if (r->jitter > 0.0f)
+        FMC_RUN(d, k_mix, fmc_blocks(r->m, FMC_THREADS), FMC_THREADS, 0, *r);
+    else
+        FMC_RUN(d, k_route, fmc_blocks(r->m, warps), 32 * warps, warps * bytes, *r);
     FMC_RUN(d, k_deal, r->experts, DEAL_THREADS, 0, *r);
 }
 
@@ -301,7 +366,10 @@ __global__ void k_route_grad(fm_route r, float *dscore, const float *dweight)
 
 void fmc_op_route_grad(fm_backend *be, const fm_route *r, float *dscore, const float *dweight)
 {
-    if (r->m > 0 && r->experts <= ROUTE_EXPERTS)
+    if (r->m > 0 && r->jitter > 0.0f)
+        FMC_RUN(fmc_of(be), k_mix_grad, fmc_blocks(r->m, FMC_THREADS), FMC_THREADS, 0, *r, dscore,
+                dweight);
+    else if (r->m > 0 && r->experts <= ROUTE_EXPERTS)
         FMC_RUN(fmc_of(be), k_route_grad, fmc_blocks(r->m, ROUTE_WARPS), 32 * ROUTE_WARPS,
                 ROUTE_WARPS * r->experts * sizeof(double), *r, dscore, dweight);
     else if (r->m > 0)

@@ -212,6 +212,9 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(fm_hasher_update(h, "sinks\n", 6));
     n = snprintf(text, sizeof(text), "near %d %u %u\n", (int)s->alibi, s->buckets,
                  s->encoder ? a->window : 0);
+    n = snprintf(text, sizeof(text), "mixer %a %d\n", (double)s->router_jitter, a->head_bias);
+    if (s->router_jitter != 0.0f)
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     if (s->xielu)
         FM_TRY(fm_hasher_update(h, "xielu\n", 6));
     if (s->bare_norms)

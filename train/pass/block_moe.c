@@ -171,6 +171,7 @@ static fm_route route_of(const fmt_pass *p, const struct fmt_choices *d, uint32_
                       .bias = x->bias,
                       .least = sw->router_least,
                       .scale = sw->router_scale,
+                      .jitter = sw->router_jitter,
                       .bound = x->bound,
                       .parts = d->parts,
                       .weight = d->weight,

@@ -115,6 +115,72 @@ static void route_row(const fm_route *r, size_t row, const row_room *t)
     }
 }
 
+/* ---- PhiMoE's sparse mixer ---- */
+
+/* One of the two choices of a row: the expert and its share among those near enough. */
+typedef struct mixed {
+    uint32_t expert;
+    double score, sum; /* its score; sum of e^(score - its score) over those */
+} mixed;
+
+static bool is_near(const fm_route *r, const mixed *c, double score)
+{
+    double size = score < 0.0 ? -score : score, most = size > c->score ? size : c->score;
+    return !((c->score - score) / most > 2.0 * (double)r->jitter);
+}
+
+/* Chooses among the experts but `taken`. */
+static mixed mix_one(const fm_route *r, const float *score, uint32_t taken)
+{
+    mixed c = {.expert = UINT32_MAX};
+    for (uint32_t e = 0; e < r->experts; e++)
+        if (e != taken && (c.expert == UINT32_MAX || score[e] > score[c.expert]))
+            c.expert = e;
+    c.score = (double)score[c.expert];
+    for (uint32_t e = 0; e < r->experts; e++)
+        if (e != taken && is_near(r, &c, (double)score[e]))
+            c.sum += fm_exp((double)score[e] - c.score);
+    return c;
+}
+
+static void mix_row(const fm_route *r, size_t row)
+{
+    const float *score = r->score + row * r->ld;
+    mixed a = mix_one(r, score, UINT32_MAX), b = mix_one(r, score, a.expert);
+    bool turned = b.expert < a.expert;
+    const mixed *low = turned ? &b : &a, *high = turned ? &a : &b;
+    r->expert[2 * row] = (int32_t)low->expert;
+    r->expert[2 * row + 1] = (int32_t)high->expert;
+    r->weight[2 * row] = (float)(1.0 / low->sum);
+    r->weight[2 * row + 1] = (float)(1.0 / high->sum);
+}
+
+/* Adds the gradient through the share of c. */
+static void mix_grad(const fm_route *r, const float *score, const mixed *c, uint32_t taken,
+                     double dweight, double *grad)
+{
+    double own = 1.0 / c->sum;
+    for (uint32_t e = 0; e < r->experts; e++)
+        if (e != taken && is_near(r, c, (double)score[e])) {
+            double share = fm_exp((double)score[e] - c->score) / c->sum;
+            grad[e] += dweight * own * ((e == c->expert ? 1.0 : 0.0) - share);
+        }
+}
+
+static void mix_grad_row(const fm_route *r, size_t row, float *dscore, const float *dweight,
+                         double *grad)
+{
+    const float *score = r->score + row * r->ld;
+    const int32_t *slot = r->slot + 2 * row;
+    mixed a = mix_one(r, score, UINT32_MAX), b = mix_one(r, score, a.expert);
+    bool turned = b.expert < a.expert;
+    memset(grad, 0, r->experts * sizeof(*grad));
+    mix_grad(r, score, &a, UINT32_MAX, (double)dweight[slot[turned ? 1 : 0]], grad);
+    mix_grad(r, score, &b, a.expert, (double)dweight[slot[turned ? 0 : 1]], grad);
+    for (uint32_t e = 0; e < r->experts; e++)
+        dscore[row * r->experts + e] = (float)grad[e];
+}
+
 /* ---- operations ---- */
 
 typedef struct route_job {
@@ -137,7 +203,10 @@ static fm_status route_part(void *ctx, size_t begin, size_t end, unsigned worker
     room.sum = room.value + n;
     room.pick = (uint32_t *)(void *)(room.sum + n);
     for (size_t i = begin; i < end; i++)
-        route_row(r, i, &room);
+        if (r->jitter > 0.0f)
+            mix_row(r, i);
+        else
+            route_row(r, i, &room);
     return FM_OK;
 }
 
@@ -228,7 +297,10 @@ static fm_status route_grad_part(void *ctx, size_t begin, size_t end, unsigned w
     if (!share)
         return FM_ENOMEM;
     for (size_t i = begin; i < end; i++)
-        route_grad_row(j, i, share);
+        if (j->r->jitter > 0.0f)
+            mix_grad_row(j->r, i, j->dscore, j->dweight, share);
+        else
+            route_grad_row(j, i, share);
     return FM_OK;
 }
 

@@ -140,12 +140,58 @@ static void ref_choose(const fm_route *r, uint32_t i)
         r->weight[(size_t)i * r->chosen + j] = (float)(share[expert[j]] / sum * scale);
 }
 
+/* p [experts]: the shares of the sparse mixer among the experts but `taken`; returns the choice. */
+static uint32_t ref_mix(const fm_route *r, const float *score, uint32_t taken, double *p)
+{
+    uint32_t best = taken == 0 ? 1 : 0;
+    double sum = 0.0;
+    for (uint32_t e = 0; e < r->experts; e++)
+        best = e != taken && score[e] > score[best] ? e : best;
+    for (uint32_t e = 0; e < r->experts; e++) {
+        double s = (double)score[e], m = (double)score[best];
+        bool near = e != taken && !((m - s) / fmax(fabs(s), m) > 2.0 * (double)r->jitter);
+        p[e] = near ? exp(s - m) : 0.0;
+        sum += p[e];
+    }
+    for (uint32_t e = 0; e < r->experts; e++)
+        p[e] /= sum;
+    return best;
+}
+
+static void ref_mix_row(const fm_route *r, uint32_t i)
+{
+    const float *score = r->score + i * r->ld;
+    double p[2][FM_MAX_EXPERTS];
+    uint32_t a = ref_mix(r, score, UINT32_MAX, p[0]), b = ref_mix(r, score, a, p[1]);
+    uint32_t at = a < b ? 0 : 1;
+    r->expert[2 * i + at] = (int32_t)a;
+    r->expert[2 * i + 1 - at] = (int32_t)b;
+    r->weight[2 * i + at] = (float)p[0][a];
+    r->weight[2 * i + 1 - at] = (float)p[1][b];
+}
+
+static void ref_mix_grad_row(const fm_route *r, uint32_t i, float *dscore, const float *dweight)
+{
+    const float *score = r->score + i * r->ld;
+    double p[2][FM_MAX_EXPERTS];
+    uint32_t a = ref_mix(r, score, UINT32_MAX, p[0]), b = ref_mix(r, score, a, p[1]);
+    uint32_t at = a < b ? 0 : 1;
+    double da = (double)dweight[r->slot[2 * i + at]], db = (double)dweight[r->slot[2 * i + 1 - at]];
+    for (uint32_t e = 0; e < r->experts; e++)
+        dscore[(size_t)i * r->experts + e] =
+            (float)(da * p[0][a] * ((e == a ? 1.0 : 0.0) - p[0][e]) +
+                    db * p[1][b] * ((e == b ? 1.0 : 0.0) - p[1][e]));
+}
+
 void fmi_ref_route(fm_backend *be, const fm_route *r)
 {
     int32_t at = 0;
     (void)be;
     for (uint32_t i = 0; i < r->m; i++)
-        ref_choose(r, i);
+        if (r->jitter > 0.0f)
+            ref_mix_row(r, i);
+        else
+            ref_choose(r, i);
     for (uint32_t e = 0; e < r->experts; e++)
         for (uint32_t p = 0; p < r->parts; p++) {
             r->begin[(size_t)e * r->parts + p] = at;
@@ -177,6 +223,10 @@ void fmi_ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const 
         const int32_t *expert = r->expert + (size_t)i * r->chosen;
         const int32_t *slot = r->slot + (size_t)i * r->chosen;
         double kept = 0.0;
+        if (r->jitter > 0.0f) {
+            ref_mix_grad_row(r, i, dscore, dweight);
+            continue;
+        }
         ref_shares(r, r->score + i * r->ld, share);
         for (uint32_t k = 0; k < r->chosen; k++)
             kept += share[expert[k]];

@@ -117,6 +117,8 @@ later = {
  "gemma3-both-ways": tf.Gemma3TextConfig(**few, use_bidirectional_attention=True, sliding_window=12, query_pre_attn_scalar=16, layer_types=slides),
  "nanochat": tf.NanoChatConfig(**few, final_logit_softcapping=3.0, rope_parameters=rope(rope_type="default")),
  "apertus": tf.ApertusConfig(**few, rope_parameters=rope(rope_type="default")),
+ "phimoe": tf.PhimoeConfig(**few, num_local_experts=6, attention_bias=True, lm_head_bias=True, router_jitter_noise=0.3, rope_parameters=rope(rope_type="longrope",
+    short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 3.0, 4.0], short_mscale=1.2, long_mscale=1.3, original_max_position_embeddings=64)),
 }
 A |= later
 def mxfp4(m):

@@ -39,8 +39,8 @@ def named(model):
         if text and name == "lm_head.weight" and inner[0] == "l": name = "language_model." + name
         if text: name = name.replace("model.language_model.", inner)
         g = torch.zeros_like(p) if p.grad is None else p.grad
-        moe = model.config.model_type == "minimax_m2"
-        if moe: name = name.replace(".mlp.", ".block_sparse_moe.")
+        moe = model.config.model_type in ("minimax_m2", "phimoe")
+        if moe: name = name.replace(".mlp.", ".block_sparse_moe.").replace(".router.weight", ".gate.weight")
         down, up_, gate_ = ("w2", "w3", "w1") if moe else ("down_proj", "up_proj", "gate_proj")
         at, dot, which = name.partition(".experts.")
         if dot and model.config.model_type == "gpt_oss":
