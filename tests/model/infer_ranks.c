@@ -65,7 +65,8 @@ static bool open_golden(golden *g, const char *name, bool shared)
     if (path) {
         tk_ok(fm_source_open(&g->src, path));
         tk_ok(fm_source_open(&ref.src, file));
-        bool encoder = strcmp(name, "bert") == 0 || strcmp(name, "roberta") == 0;
+        bool encoder =
+            strcmp(name, "bert") == 0 || strcmp(name, "roberta") == 0 || strcmp(name, "mpnet") == 0;
         g->ids = ik_ref_get(&ref, "input_ids", &g->n);
         g->want = ik_ref_get(&ref, encoder ? "hidden" : "logits", &g->count);
         g->count = shared ? g->count / g->n * SHARED_TOKENS : g->count;
@@ -117,9 +118,24 @@ TEST(families_match)
 {
     static const char *const both[] = {"gemma2",  "qwen2-mixed", "phi3",     "gpt_neox",
                                        "roberta", "granite",     "stablelm", "starcoder2"};
-    static const char *const two[] = {
-        "phi",           "gptj",   "opt",      "cohere", "glm4",   "nemotron", "hunyuan_v1_dense",
-        "falcon-groups", "falcon", "mistral3", "olmo",   "gpt_oss"};
+    static const char *const two[] = {"phi",
+                                      "gptj",
+                                      "opt",
+                                      "cohere",
+                                      "glm4",
+                                      "nemotron",
+                                      "hunyuan_v1_dense",
+                                      "falcon-groups",
+                                      "falcon",
+                                      "mistral3",
+                                      "olmo",
+                                      "mpt",
+                                      "mpnet",
+                                      "glm4_moe",
+                                      "apertus",
+                                      "ernie4_5_moe",
+                                      "nanochat",
+                                      "gpt_oss"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
     for (size_t i = 0; i < FM_ARRAY_LEN(two); i++)
         check(two[i], false, 2, i % 2 ? "exact" : "fast", i % 2 ? LIMIT : FAST_LIMIT);
