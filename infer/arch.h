@@ -81,15 +81,15 @@ typedef struct fm_switches {
     fm_block_order order;
     fm_act act;
     fm_qk_norm qk;
-    fm_fused fused;   /* q, k, v are one tensor */
-    bool xielu;       /* the activation is xIELU with numbers of each layer, in place of act */
-    bool plain_mlp;   /* down(act(up x)), without a gate */
-    bool fused_mlp;   /* gate and up are one tensor, gate first */
-    bool no_rope;     /* learned positions, or none */
-    bool positions;   /* rows of a table are added by position */
-    bool types;       /* the first row of a table of token types is added */
-    bool embed_norm;  /* the sum of embeddings is normed */
-    bool encoder;     /* every position sees every other (in a layer that slides: those less than
+    fm_fused fused;  /* q, k, v are one tensor */
+    bool xielu;      /* the activation is xIELU with numbers of each layer, in place of act */
+    bool plain_mlp;  /* down(act(up x)), without a gate */
+    bool fused_mlp;  /* gate and up are one tensor, gate first */
+    bool no_rope;    /* learned positions, or none */
+    bool positions;  /* rows of a table are added by position */
+    bool types;      /* the first row of a table of token types is added */
+    bool embed_norm; /* the sum of embeddings is normed */
+    bool encoder;    /* every position sees every other (in a layer that slides: those less than
                        * `window` away); no head */
     fm_alibi alibi;
     uint32_t buckets; /* of relative positions, each with a score in each head; 0: none */
@@ -99,6 +99,7 @@ typedef struct fm_switches {
     bool shared_plain; /* without a gate of its own */
     bool router_sigmoid, router_bias;           /* as fm_route.sigmoid, .bias */
     uint32_t router_groups, router_groups_kept; /* 0: none */
+    bool router_groups_best;                    /* as fm_route.groups_best */
     float router_scale, router_jitter;          /* as fm_route.scale, .jitter; 0: none */
     double router_least;                        /* the least sum that renormalises */
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
@@ -110,6 +111,10 @@ typedef struct fm_switches {
     uint32_t experts, chosen, expert_inter, shared_inter;
     float embed_scale, residual_scale; /* 1: none */
     float attn_scale;                  /* of q k */
+    /* Keys and values come from a latent vector of kv_rank elements (0: from the input), queries
+     * from one of q_rank (0: from the input). A head's first `nope` elements never turn; its value
+     * has v_dim. */
+    uint32_t kv_rank, q_rank, nope, v_dim;
     float attn_softcap, logit_softcap; /* 0: none */
     float logit_divisor;               /* 1: none */
     uint8_t layer[FM_MAX_LAYERS];
@@ -152,8 +157,8 @@ typedef struct fm_arch {
     uint32_t more_layers; /* layers in the files, behind the others, that guess further tokens */
     float eps;
     bool head_bias; /* where the config says so */
-    bool tied;     /* lm_head is embed_tokens */
-    bool headless; /* a decoder without a language head: a classifier, or a base model */
+    bool tied;      /* lm_head is embed_tokens */
+    bool headless;  /* a decoder without a language head: a classifier, or a base model */
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     fm_switches sw;
     fm_rope rope[2];          /* [0] of full layers, [1] of sliding layers */
@@ -230,6 +235,8 @@ typedef enum fm_place {
     FM_P_DOWN_B,
     FM_P_ACT_P,
     FM_P_ACT_N, /* xIELU's numbers before their softplus; they do not train */
+    FM_P_Q_A,   /* latent: from the input; FM_P_Q, FM_P_K and FM_P_V are what block_latent.c says */
+    FM_P_Q_A_B,
     FM_P_ROUTER,
     FM_P_ROUTER_SUM_B, /* of the product itself: it counts in the choice and in the weights */
     FM_P_ROUTER_B,     /* of the choice alone; it is no bias of the product, and never trains */

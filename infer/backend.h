@@ -103,7 +103,8 @@ typedef struct fm_scaling {
  * values the lower expert wins (a NaN is never larger than another value). A value is the score, or
  * (sigmoid, bias or groups) the share rounded, plus the bias. groups: experts stand in that many
  * groups of equal size, one after another; only the groups_kept groups with the largest sums of
- * their two largest values are chosen from, of equal sums the lower. The weights of row i are the
+ * their two largest values (groups_best: with the largest value) are chosen from, of equal ones the
+ * lower. The weights of row i are the
  * shares of its experts, or (renormalise) these over the sum of the chosen ones, which is at least
  * `least`; then times scale. They are computed in double, ascending, rounded at the end. jitter (PhiMoE's
  * sparse mixer, which knows none of the above and chooses 2): the first expert has the largest score
@@ -116,6 +117,7 @@ typedef struct fm_route {
     uint32_t m, experts, chosen;
     bool renormalise, sigmoid;
     uint32_t groups, groups_kept; /* 0: none */
+    bool groups_best;
     const float *bias;            /* [m, experts], for the choice alone; NULL: none */
     double least;
     float scale, jitter;  /* 0: none */

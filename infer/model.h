@@ -58,6 +58,7 @@ typedef struct fm_layer {
     const float *sinks;           /* [heads] or NULL */
     fm_digest attn_norm_id, mlp_norm_id;
     fm_linear q, k, v, o;     /* fused: q is all three, k and v have no w */
+    fm_linear q_a;            /* latent queries; w NULL: none */
     fm_linear gate, up, down; /* fused: gate is both; plain: gate has no w */
     const float *act_p, *act_n; /* FM_P_ACT_P, _N, from which xielu is made, or NULL */
     const float *xielu;         /* [4] fm_backend.xielu's param, or NULL */

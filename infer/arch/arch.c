@@ -320,6 +320,8 @@ static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, 
     bool one = true;
     if (f->has & F_FALCON)
         return falcon_layout(a, c, what);
+    if (f->has & F_LATENT)
+        return fmi_read_latent(a, c, what);
     if (f->has & F_MULTI_QUERY) {
         FM_TRY(fmi_take_bool(&one, c, "multi_query", true, what));
         a->sw.fused = one ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
@@ -683,6 +685,8 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = read_both_ways(a, c, what);
     if (rc == FM_OK && (f->has & F_MPT))
         rc = read_mpt(a, c, what);
+    if (rc == FM_OK && (f->has & F_DEEPSEEK_3))
+        rc = fmi_take_bool(&a->sw.pairs, c, "rope_interleave", true, what);
     bool qk = a->sw.qk == FM_QK_HEAD;
     if (rc == FM_OK && (f->has & F_QK_NORM_KEY))
         rc = fmi_take_bool(&qk, c, "use_qk_norm", false, what);
@@ -881,6 +885,8 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
             return "layers that differ";
     if (s->sinks)
         return "sinks";
+    if (s->kv_rank)
+        return "latent keys and values";
     if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after)
         return "this family's norms";
     if (s->act != FM_ACT_SILU || s->plain_mlp)

@@ -2,6 +2,8 @@
  * router chooses among them, and the expert that every row goes through. */
 #include "infer/arch/table.h"
 
+#include <string.h>
+
 static fm_status sparse_layers(fm_arch *a, const fm_json *c, const char *what)
 {
     uint32_t step = 1;
@@ -57,14 +59,15 @@ static fm_status take_shared(fm_arch *a, const fm_json *c, const char *key, int6
     return FM_OK;
 }
 
-static fm_status take_groups(fm_arch *a, const fm_json *c, const char *what)
+static fm_status take_groups(fm_arch *a, const fm_json *c, uint32_t count, uint32_t keep,
+                             const char *what)
 {
     fm_switches *s = &a->sw;
     uint32_t groups = 1, kept = 1;
-    FM_TRY(fmi_take_u32(&groups, c, "n_group", 1, 1, FM_MAX_EXPERTS, what));
-    FM_TRY(fmi_take_u32(&kept, c, "topk_group", 1, 1, FM_MAX_EXPERTS, what));
+    FM_TRY(fmi_take_u32(&groups, c, "n_group", count, 1, FM_MAX_EXPERTS, what));
+    FM_TRY(fmi_take_u32(&kept, c, "topk_group", keep, 1, FM_MAX_EXPERTS, what));
     if (s->experts % groups != 0 || kept > groups || s->chosen > kept * (s->experts / groups) ||
-        (groups > 1 && s->experts / groups < 2))
+        (groups > 1 && s->experts / groups < 2 && !s->router_groups_best))
         return fm_fail(FM_EINVAL,
                        "%s: %u experts in n_group %u, of which topk_group %u are kept, cannot give "
                        "%u experts",
@@ -76,21 +79,57 @@ static fm_status take_groups(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* Values where the config has none; -1: required. */
+typedef struct deep_defaults {
+    uint64_t has;
+    int64_t experts, chosen, shared, inter, dense;
+    uint32_t groups, kept;
+    bool renormalise;
+    double scale;
+} deep_defaults;
+
+static const deep_defaults deep[] = {
+    {F_GLM_EXPERTS, 128, 8, 1, 1408, 1, 1, 1, true, 1.0},
+    {F_DEEPSEEK_2, 64, -1, 2, 1407, 0, 1, 1, false, 1.0},
+    {F_DEEPSEEK_3, 256, 8, 1, 2048, 3, 8, 4, true, 2.5},
+    {F_DEEP_EXPERTS, -1, -1, -1, 1408, 0, 1, 1, false, 1.0},
+};
+
+/* DeepSeek-V2 has groups where topk_method says so; in transformers it never renormalises. */
+static fm_status deepseek_2(fm_arch *a, const fm_json *c, const char *what)
+{
+    const char *method = fm_json_cstr(fm_json_get(c, "topk_method"), "greedy");
+    bool groups = strcmp(method, "group_limited_greedy") == 0;
+    if (!groups && strcmp(method, "greedy") != 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: topk_method '%.40s' is not supported; greedy and group_limited_greedy "
+                       "are",
+                       what, method);
+    if (a->sw.renormalise)
+        return fm_fail(FM_EUNSUPPORTED, "%s: norm_topk_prob is not supported for deepseek_v2",
+                       what);
+    a->sw.router_groups_best = groups;
+    return groups ? take_groups(a, c, 1, 1, what) : FM_OK;
+}
+
 /* DeepSeek-V3's settings: shares are sigmoids, a bias and groups steer the choice. */
 static fm_status deep_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     fm_switches *s = &a->sw;
-    double scale = 1.0;
+    const deep_defaults *d = deep;
     uint32_t dense = 0;
-    bool glm = f->has & F_GLM_EXPERTS;
-    FM_TRY(take_counts(a, c, "n_routed_experts", "num_experts_per_tok", glm ? 128 : -1,
-                       glm ? 8 : -1, what));
-    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", 1408, 1, 1 << 20, what));
-    FM_TRY(take_shared(a, c, "n_shared_experts", glm ? 1 : -1, what));
-    FM_TRY(take_groups(a, c, what));
-    FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", glm, what));
-    FM_TRY(fmi_take_positive(&scale, c, "routed_scaling_factor", 1.0, what));
-    FM_TRY(fmi_take_u32(&dense, c, "first_k_dense_replace", glm ? 1 : 0, 0, 1 << 20, what));
+    while (!(f->has & d->has))
+        d++;
+    double scale = d->scale;
+    FM_TRY(
+        take_counts(a, c, "n_routed_experts", "num_experts_per_tok", d->experts, d->chosen, what));
+    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", d->inter, 1, 1 << 20, what));
+    FM_TRY(take_shared(a, c, "n_shared_experts", d->shared, what));
+    FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", d->renormalise, what));
+    FM_TRY(f->has & F_DEEPSEEK_2 ? deepseek_2(a, c, what)
+                                 : take_groups(a, c, d->groups, d->kept, what));
+    FM_TRY(fmi_take_positive(&scale, c, "routed_scaling_factor", d->scale, what));
+    FM_TRY(fmi_take_u32(&dense, c, "first_k_dense_replace", d->dense, 0, 1 << 20, what));
     s->router_scale = scale != 1.0 ? (float)scale : 0.0f;
     s->router_least = s->renormalise ? 1e-20 : 0.0;
     sparse_from(a, dense);

@@ -33,6 +33,12 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return !a->headless;
     case W_HEAD_BIAS_MAY:
         return !a->headless && a->head_bias;
+    case W_LATENT_Q:
+        return a->sw.q_rank > 0;
+    case W_LATENT_Q_BIAS:
+        return a->sw.q_rank > 0 && a->qkv_bias;
+    case W_PLAIN_Q:
+        return a->sw.q_rank == 0;
     case W_TWO_NORMS:
         return a->sw.order == FM_BLOCK_PARALLEL && !a->sw.one_norm;
     case W_NOT_TWO_NORMS:
@@ -79,6 +85,16 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return q + 2 * kv;
     case D_HEAD:
         return a->head_dim;
+    case D_Q_RANK:
+        return a->sw.q_rank;
+    case D_KV_RANK:
+        return a->sw.kv_rank;
+    case D_KV_A:
+        return a->sw.kv_rank + (uint64_t)a->head_dim - a->sw.nope;
+    case D_KV_B:
+        return (uint64_t)a->heads * (a->sw.nope + a->sw.v_dim);
+    case D_VALUES:
+        return (uint64_t)a->heads * a->sw.v_dim;
     case D_HEADS:
         return a->heads;
     case D_BUCKETS:

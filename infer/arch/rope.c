@@ -261,6 +261,11 @@ static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, c
     if (part > 1.0)
         return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
     a->sw.rotary_dim = (uint32_t)((double)a->head_dim * part);
+    if ((f->has & F_LATENT) && part != 1.0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: partial_rotary_factor %g beside qk_rope_head_dim",
+                       what, part);
+    if (f->has & F_LATENT)
+        a->sw.rotary_dim = a->head_dim - a->sw.nope;
     if ((f->has & F_ROTARY_DIM) || !fmi_absent(fm_json_get(c, "rotary_dim")))
         FM_TRY(fmi_take_u32(&a->sw.rotary_dim, c, "rotary_dim", 64, 2, a->head_dim, what));
     if (a->sw.rotary_dim < 2 || a->sw.rotary_dim % 2 != 0)
@@ -313,6 +318,8 @@ static fm_status read_settings(fm_arch *a, const fmi_family *f, const fm_json *c
     if (rc == FM_OK && (f->has & F_QUERY_SCALE))
         rc = query_scale(a, r, what);
     a->rope[0].back = f->has & F_TURNS_BACK;
+    if (rc == FM_OK && (f->has & F_LATENT))
+        rc = fmi_latent_scale(a, r, what);
     a->rope[1] = a->rope[0];
     return rc;
 }

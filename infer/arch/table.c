@@ -155,6 +155,29 @@ static const fmi_arch_part glm4_moe_layer[] = {
     DEEP_EXPERTS("mlp.gate.e_score_correction_bias", D_EXPERTS, D_1),
     {.name = NULL}};
 
+#define LATENT                                                                                     \
+    {"self_attn.q_proj.weight", FM_P_Q, W_PLAIN_Q, D_Q, D_HIDDEN},                                 \
+        {"self_attn.q_a_proj.weight", FM_P_Q_A, W_LATENT_Q, D_Q_RANK, D_HIDDEN},                   \
+        {"self_attn.q_a_proj.bias", FM_P_Q_A_B, W_LATENT_Q_BIAS, D_Q_RANK, D_1},                   \
+        {"self_attn.q_a_layernorm.weight", FM_P_Q_NORM, W_LATENT_Q, D_Q_RANK, D_1},                \
+        {"self_attn.q_b_proj.weight", FM_P_Q, W_LATENT_Q, D_Q, D_Q_RANK},                          \
+        {"self_attn.kv_a_proj_with_mqa.weight", FM_P_K, W_ALWAYS, D_KV_A, D_HIDDEN},               \
+        {"self_attn.kv_a_proj_with_mqa.bias", FM_P_K_B, W_QKV_BIAS, D_KV_A, D_1},                  \
+        {"self_attn.kv_a_layernorm.weight", FM_P_K_NORM, W_ALWAYS, D_KV_RANK, D_1},                \
+        {"self_attn.kv_b_proj.weight", FM_P_V, W_ALWAYS, D_KV_B, D_KV_RANK},                       \
+        {"self_attn.o_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_VALUES},                         \
+    {                                                                                              \
+        "self_attn.o_proj.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1                                 \
+    }
+
+static const fmi_arch_part deepseek_layer[] = {
+    TWO_NORMS_1,
+    LATENT,
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    DEEP_EXPERTS("mlp.gate.e_score_correction_bias", D_EXPERTS, D_1),
+    {.name = NULL}};
+
 static const fmi_arch_part ernie4_5_moe_layer[] = {
     TWO_NORMS_1,   QKV,
     O_PROJ,        TWO_NORMS_2,
@@ -623,6 +646,18 @@ LIST(deep_keys, "n_routed_experts", "num_local_experts", "num_experts_per_tok",
  * there is nothing to set. */
 LIST(deep_harmless, "output_router_logits", "router_aux_loss_coef", "scoring_func", "topk_method",
      "moe_layer_freq", "aux_loss_alpha", "seq_aux", "ep_size", "num_mtp_layers");
+#define LATENT_KEYS                                                                                \
+    "kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",           \
+        "n_routed_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",   \
+        "n_shared_experts", "n_group", "topk_group", "norm_topk_prob", "routed_scaling_factor",    \
+        "first_k_dense_replace"
+LIST(deepseek_2_keys, LATENT_KEYS, "topk_method");
+LIST(deepseek_3_keys, LATENT_KEYS, "rope_interleave", "num_nextn_predict_layers");
+LIST(deepseek_2_harmless, "output_router_logits", "router_aux_loss_coef", "scoring_func",
+     "moe_layer_freq", "aux_loss_alpha", "seq_aux", "ep_size", "qk_head_dim", "head_dim");
+LIST(deepseek_3_harmless, "output_router_logits", "router_aux_loss_coef", "scoring_func",
+     "topk_method", "moe_layer_freq", "aux_loss_alpha", "seq_aux", "ep_size", "num_mtp_layers",
+     "qk_head_dim", "head_dim");
 LIST(minimax_m2_keys, "num_local_experts", "num_experts", "num_experts_per_tok", "rotary_dim");
 LIST(minimax_m2_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
      "attn_type_list", "mtp_transformer_layers", "num_mtp_modules", "qk_norm_type", "scoring_func",
@@ -940,6 +975,21 @@ static const fmi_family families[] = {
      .partial = 0.5,
      .keys = deep_keys,
      .harmless = deep_harmless,
+     .sw = {.router_sigmoid = true, .router_bias = true}},
+    {.name = "deepseek_v2",
+     NAMES(deepseek_layer, llama_last),
+     .has = F_BIAS_KEY | F_MLP_BIAS_KEY | F_LATENT | F_DEEP_EXPERTS | F_DEEPSEEK_2,
+     .max_positions = 2048,
+     .keys = deepseek_2_keys,
+     .harmless = deepseek_2_harmless,
+     .sw = {.pairs = true}},
+    {.name = "deepseek_v3",
+     NAMES(deepseek_layer, llama_last),
+     .has = F_BIAS_KEY | F_LATENT | F_DEEP_EXPERTS | F_DEEPSEEK_3 | F_MORE_LAYERS,
+     .kv_heads = 128,
+     .max_positions = 4096,
+     .keys = deepseek_3_keys,
+     .harmless = deepseek_3_harmless,
      .sw = {.router_sigmoid = true, .router_bias = true}},
     {.name = "dots1",
      NAMES(glm4_moe_layer, llama_last),

@@ -20,6 +20,9 @@ typedef enum fmi_when {
     W_HEAD,        /* unless the head is the embedding */
     W_HEAD_BIAS,
     W_HEAD_BIAS_MAY, /* where fm_arch.head_bias */
+    W_LATENT_Q, /* queries from a latent vector */
+    W_LATENT_Q_BIAS,
+    W_PLAIN_Q,       /* all others */
     W_TWO_NORMS,     /* parallel branches with a norm each */
     W_NOT_TWO_NORMS, /* all others */
     W_SANDWICH,      /* norms behind the branches too */
@@ -42,6 +45,11 @@ typedef enum fmi_dim {
     D_HEAD,
     D_HEADS,
     D_BUCKETS,
+    D_Q_RANK,
+    D_KV_RANK,
+    D_KV_A,
+    D_KV_B,
+    D_VALUES, /* the values of all heads */
     D_EXPERTS,
     D_X_INTER,
     D_S_INTER,
@@ -114,6 +122,9 @@ typedef struct fmi_stack {
 #define F_CLAMPED (UINT64_C(1) << 34)      /* swiglu_limit, swiglu_alpha: of FM_ACT_CLAMPED alone */
 #define F_DEEP_EXPERTS (UINT64_C(1) << 40) /* n_routed_experts, n_group, .. */
 #define F_GLM_EXPERTS (UINT64_C(1) << 41)  /* likewise, with GLM's defaults */
+#define F_LATENT (UINT64_C(1) << 35)    /* kv_lora_rank, qk_rope_head_dim, .. */
+#define F_DEEPSEEK_2 (UINT64_C(1) << 36) /* with F_DEEP_EXPERTS: its defaults and its groups */
+#define F_DEEPSEEK_3 (UINT64_C(1) << 37)
 #define F_ERNIE_EXPERTS (UINT64_C(1) << 42) /* moe_num_experts, moe_k, .. */
 #define F_WINDOW_FROM (UINT64_C(1) << 43)   /* max_window_layers: layers from it on slide */
 #define F_QK_NORM_KEY (UINT64_C(1) << 44)   /* use_qk_norm: heads are normed */
@@ -183,6 +194,9 @@ FM_CHECKED fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_
                                       const char *what);
 FM_CHECKED fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c,
                                          const char *what);
+FM_CHECKED fm_status fmi_read_latent(fm_arch *a, const fm_json *c, const char *what); /* latent.c */
+/* Sets the scale of latent attention's scores by rotary settings r. */
+FM_CHECKED fm_status fmi_latent_scale(fm_arch *a, const fm_json *r, const char *what);
 FM_CHECKED fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c,
                                    const char *what);
 

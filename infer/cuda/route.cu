@@ -104,7 +104,7 @@ FMC_DEVICE void keep_groups(const fm_route &r, float *value, float *sum)
             second = value[e] > first ? first : value[e] > second ? value[e] : second;
             first = value[e] > first ? value[e] : first;
         }
-        sum[g] = first + second;
+        sum[g] = r.groups_best ? first : first + second;
     }
     __syncwarp();
     for (uint32_t k = 0; k < r.groups_kept; k++) {

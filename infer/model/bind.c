@@ -197,6 +197,10 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
     n = snprintf(text, sizeof(text), "more %d%d%d\n", s->pairs, s->qk_after, s->one_norm);
     if (s->pairs || s->qk_after || s->one_norm)
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
+    n = snprintf(text, sizeof(text), "latent %u %u %u %u %d\n", s->kv_rank, s->q_rank, s->nope,
+                 s->v_dim, s->router_groups_best);
+    if (s->kv_rank || s->router_groups_best)
+        FM_TRY(fm_hasher_update(h, text, (size_t)n));
     n = snprintf(text, sizeof(text), "router %d%d%d %u %u %a %a\n", s->shared_plain,
                  s->router_sigmoid, s->router_bias, s->router_groups, s->router_groups_kept,
                  (double)s->router_scale, s->router_least);

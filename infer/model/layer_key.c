@@ -22,7 +22,7 @@ _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term i
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 5 * 104 + 4 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_recurrent) == 2 * 104 + 2 * 8, "hash the new field of fm_recurrent");
-_Static_assert(sizeof(fm_layer) == 14 * 8 + 2 * 32 + 7 * 104 + 2 * 8,
+_Static_assert(sizeof(fm_layer) == 14 * 8 + 2 * 32 + 8 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
 typedef struct keyer {
@@ -141,7 +141,10 @@ static void put_kv(keyer *k, const fm_layer *y)
         put_linear(k, &y->q);
     put_linear(k, &y->k);
     put_linear(k, &y->v);
-    put_vector(k, y->k_norm, a->sw.qk == FM_QK_ALL ? a->kv_heads * a->head_dim : a->head_dim);
+    put_vector(k, y->k_norm,
+               a->sw.kv_rank           ? a->sw.kv_rank
+               : a->sw.qk == FM_QK_ALL ? a->kv_heads * a->head_dim
+                                       : a->head_dim);
     if (y->rec)
         put_recurrent(k, y->rec);
 }
@@ -160,7 +163,11 @@ static void put_rest(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
     put_linear(k, &y->q);
-    put_vector(k, y->q_norm, a->sw.qk == FM_QK_ALL ? a->heads * a->head_dim : a->head_dim);
+    put_linear(k, &y->q_a);
+    put_vector(k, y->q_norm,
+               a->sw.q_rank            ? a->sw.q_rank
+               : a->sw.qk == FM_QK_ALL ? a->heads * a->head_dim
+                                       : a->head_dim);
     put_vector(k, y->sinks, a->heads);
     put_linear(k, &y->o);
     put_norm(k, y->attn_post, y->attn_post_b);

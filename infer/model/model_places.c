@@ -20,10 +20,12 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     fm_layer *l = &m->layers[p->layer];
     fm_experts *x = l->experts;
     fm_linear *place[] = {
-        [FM_P_Q] = &l->q,       [FM_P_Q_B] = &l->q,       [FM_P_K] = &l->k,   [FM_P_K_B] = &l->k,
-        [FM_P_V] = &l->v,       [FM_P_V_B] = &l->v,       [FM_P_O] = &l->o,   [FM_P_O_B] = &l->o,
-        [FM_P_GATE] = &l->gate, [FM_P_GATE_B] = &l->gate, [FM_P_UP] = &l->up, [FM_P_UP_B] = &l->up,
-        [FM_P_DOWN] = &l->down, [FM_P_DOWN_B] = &l->down,
+        [FM_P_Q] = &l->q,         [FM_P_Q_B] = &l->q,       [FM_P_K] = &l->k,
+        [FM_P_K_B] = &l->k,       [FM_P_V] = &l->v,         [FM_P_V_B] = &l->v,
+        [FM_P_O] = &l->o,         [FM_P_O_B] = &l->o,       [FM_P_GATE] = &l->gate,
+        [FM_P_GATE_B] = &l->gate, [FM_P_UP] = &l->up,       [FM_P_UP_B] = &l->up,
+        [FM_P_DOWN] = &l->down,   [FM_P_DOWN_B] = &l->down, [FM_P_Q_A] = &l->q_a,
+        [FM_P_Q_A_B] = &l->q_a,
     };
     if (p->place < FM_ARRAY_LEN(place))
         return place[p->place];
@@ -146,7 +148,7 @@ void fmi_layers_free(fm_model *m)
 {
     for (uint32_t l = 0; m->layers && l < m->arch.layers; l++) {
         fm_layer *y = &m->layers[l];
-        fm_linear *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down};
+        fm_linear *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down, &y->q_a};
         for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
             fm_free(all[i]->lora);
         if (y->rec) {

@@ -111,6 +111,12 @@ fmi_cut fmi_cut_of(const fm_arch *a, fm_place place, uint32_t rank, uint32_t ran
         cut_vocabulary(&c, a->vocab, rank, ranks);
     else if (place == FM_P_Q || place == FM_P_Q_B)
         cut_q(&c, a, rank, ranks);
+    else if (a->sw.kv_rank && (place == FM_P_K || place == FM_P_K_B))
+        return c; /* every rank has the latent vector whole */
+    else if (a->sw.kv_rank && place == FM_P_V)
+        add_equal(&c, 0, (uint64_t)a->heads * (a->sw.nope + a->sw.v_dim), rank, ranks);
+    else if (a->sw.kv_rank && (place == FM_P_O || place == FM_P_O_B))
+        cut_inputs(&c, (uint64_t)a->heads * a->sw.v_dim, rank, ranks);
     else if (place == FM_P_K || place == FM_P_K_B || place == FM_P_V || place == FM_P_V_B)
         add_kv(&c, 0, a, rank, ranks);
     else if (place == FM_P_O || place == FM_P_O_B)
@@ -139,8 +145,9 @@ fmi_cut fmi_cut_of(const fm_arch *a, fm_place place, uint32_t rank, uint32_t ran
 static bool place_in_layer(fm_place *place, const fm_layer *l, uint32_t experts,
                            const fm_linear *lin)
 {
-    const fm_linear *dense[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down};
-    const fm_place name[] = {FM_P_Q, FM_P_K, FM_P_V, FM_P_O, FM_P_GATE, FM_P_UP, FM_P_DOWN};
+    const fm_linear *dense[] = {&l->q, &l->k, &l->v, &l->o, &l->gate, &l->up, &l->down, &l->q_a};
+    const fm_place name[] = {FM_P_Q,    FM_P_K,  FM_P_V,    FM_P_O,
+                             FM_P_GATE, FM_P_UP, FM_P_DOWN, FM_P_Q_A};
     for (size_t i = 0; i < FM_ARRAY_LEN(dense); i++)
         if (dense[i] == lin) {
             *place = name[i];
@@ -204,7 +211,7 @@ static uint32_t whole_of(const fm_model *m, const fm_linear *lin, bool inputs)
     if (lin == &m->embed || lin == &m->head)
         return a->vocab;
     for (uint32_t l = 0; l < a->layers; l++) {
-        if (lin == &m->layers[l].k || lin == &m->layers[l].v)
+        if (!a->sw.kv_rank && (lin == &m->layers[l].k || lin == &m->layers[l].v))
             return a->kv_heads * a->head_dim;
         if (lin == &m->layers[l].q && a->sw.fused == FM_FUSED_QKV)
             return (a->heads + 2 * a->kv_heads) * a->head_dim;

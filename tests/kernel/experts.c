@@ -6,7 +6,8 @@
 /* ---- choice ---- */
 
 /* dim: rows, experts, chosen, parts, renormalise, kind of scores (0: any, 1: many are equal),
- * sigmoid, bias, groups, groups kept, least in hundredths, scale in tenths, jitter in hundredths. */
+ * sigmoid, bias, groups (6: by their best), groups kept, least in hundredths, scale in tenths,
+ * jitter in hundredths. */
 static void case_route(kk *k, const uint32_t *dim)
 {
     const uint32_t m = dim[0], experts = dim[1], chosen = dim[2], parts = dim[3];
@@ -32,6 +33,7 @@ static void case_route(kk *k, const uint32_t *dim)
                         .sigmoid = dim[6] != 0,
                         .groups = dim[8],
                         .groups_kept = dim[9],
+                        .groups_best = dim[8] == 6,
                         .bias = dim[7] ? bias : NULL,
                         .least = dim[10] / 100.0,
                         .scale = (float)dim[11] / 10.0f,
@@ -67,11 +69,11 @@ TEST(the_choice_equals_the_oracle)
 TEST(sigmoids_biases_and_groups_choose_as_the_oracle)
 {
     static const uint32_t dims[][13] = {
-        {5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},       {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
-        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},    {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
-        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},     {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
-        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},   {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
-        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25}};
+        {5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},        {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
+        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},     {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
+        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},      {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
+        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},    {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
+        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25}, {17, 60, 7, 3, 0, 0, 0, 0, 6, 2, 0, 15}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("route", case_route, dims[i], 1e-6);
 }

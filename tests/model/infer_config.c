@@ -344,6 +344,13 @@ TEST(wrong_values_of_families_are_refused)
               FM_EUNSUPPORTED, "parallel_attn");
     bad_alone("opt", "\"word_embed_proj_dim\":24", FM_EUNSUPPORTED, "word_embed_proj_dim");
     bad_alone("opt", "\"do_layer_norm_before\":false", FM_EUNSUPPORTED, "do_layer_norm_before");
+    bad("deepseek_v2", "\"num_experts_per_tok\":2,\"v_head_dim\":200,\"qk_nope_head_dim\":128",
+        FM_EUNSUPPORTED, "v_head_dim 200");
+    bad("deepseek_v2", "\"num_experts_per_tok\":2,\"topk_method\":\"noaux_tc\"", FM_EUNSUPPORTED,
+        "topk_method 'noaux_tc'");
+    bad("deepseek_v2", "\"num_experts_per_tok\":2,\"norm_topk_prob\":true", FM_EUNSUPPORTED,
+        "norm_topk_prob");
+    bad("deepseek_v3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "2 key/value heads");
     bad("gpt_oss",
         "\"num_key_value_heads\":2,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"swiglu_"
         "limit\":6",

@@ -328,7 +328,8 @@ TEST(layers_behind_the_last_are_left_out)
 /* Families whose attention or experts are their own. */
 TEST(families_of_their_own_match)
 {
-    static const char *const names[] = {"gpt_oss", "gpt_oss-mxfp4"};
+    static const char *const names[] = {"gpt_oss", "gpt_oss-mxfp4", "deepseek_v2",
+                                        "deepseek_v2-lite", "deepseek_v3"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

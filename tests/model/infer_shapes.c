@@ -171,6 +171,17 @@ static const char *const odd[] = {
     "\"model_type\":\"mixtral\"," SIZES(29, 48, 90, 1,
                                         3) "\"num_key_value_heads\":1,"
                                            "\"num_local_experts\":1,\"num_experts_per_tok\":1",
+    "\"model_type\":\"deepseek_v3\"," SIZES(
+        29, 35, 17, 2,
+        5) "\"num_key_value_heads\":5,\"n_routed_experts\":6,\"num_experts_per_tok\":3,"
+           "\"moe_intermediate_size\":9,\"n_group\":3,\"topk_group\":2,"
+           "\"first_k_dense_replace\":1,\"kv_lora_rank\":7,\"q_lora_rank\":11,"
+           "\"qk_nope_head_dim\":8,\"qk_rope_head_dim\":6,\"v_head_dim\":3",
+    "\"model_type\":\"deepseek_v2\"," SIZES(
+        29, 35, 17, 2,
+        5) "\"num_key_value_heads\":5,\"n_routed_experts\":6,\"num_experts_per_tok\":3,"
+           "\"moe_intermediate_size\":9,\"q_lora_rank\":null,\"kv_lora_rank\":33,"
+           "\"qk_nope_head_dim\":2,\"qk_rope_head_dim\":4,\"v_head_dim\":6",
     "\"model_type\":\"gpt_oss\"," SIZES(29, 33, 17, 3,
                                         6) "\"num_key_value_heads\":2,\"head_dim\":6,"
                                            "\"num_local_experts\":5,\"num_experts_per_tok\":3,"

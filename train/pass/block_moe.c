@@ -168,6 +168,7 @@ static fm_route route_of(const fmt_pass *p, const struct fmt_choices *d, uint32_
                       .sigmoid = sw->router_sigmoid,
                       .groups = sw->router_groups,
                       .groups_kept = sw->router_groups_kept,
+                      .groups_best = sw->router_groups_best,
                       .bias = x->bias,
                       .least = sw->router_least,
                       .scale = sw->router_scale,

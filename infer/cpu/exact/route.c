@@ -72,7 +72,7 @@ static void keep_groups(const fm_route *r, float *value, float *sum, uint32_t *p
             second = value[e] > first ? first : value[e] > second ? value[e] : second;
             first = value[e] > first ? value[e] : first;
         }
-        sum[g] = first + second;
+        sum[g] = r->groups_best ? first : first + second;
     }
     largest(sum, r->groups, r->groups_kept, pick);
     for (uint32_t g = 0, k = 0; g < r->groups; g++) {

@@ -90,14 +90,14 @@ static void ref_shares(const fm_route *r, const float *score, double *share)
         share[e] = r->sigmoid ? 1.0 / (1.0 + exp(-(double)score[e])) : exp((double)score[e]) / sum;
 }
 
-/* The sum of the two largest values of group g. */
+/* The sum of the two largest values of group g, or its largest value. */
 static float ref_group(const fm_route *r, const float *value, uint32_t g)
 {
     uint32_t each = r->experts / r->groups;
     float best = -INFINITY;
     for (uint32_t a = g * each; a < (g + 1) * each; a++)
-        for (uint32_t b = g * each; b < a; b++)
-            best = fmaxf(best, value[a] + value[b]);
+        for (uint32_t b = g * each; r->groups_best ? b <= a : b < a; b++)
+            best = fmaxf(best, r->groups_best ? value[a] : value[a] + value[b]);
     return best;
 }
 

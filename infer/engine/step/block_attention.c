@@ -70,6 +70,18 @@ static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
     }
 }
 
+void fmi_rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t turns)
+{
+    fm_backend *be = p->e->be;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const fmi_rope *r = rope_of(p, l, i);
+        size_t at = p->all.p[i].begin;
+        j = same_rope(p, l, i, &m);
+        be->rope(be, x + at * ld, ld, p->pos + at, r->cos, r->sin, m, 1, turns, p->g->sw.pairs,
+                 false);
+    }
+}
+
 /* Splits a fused product that has (q.., k, v) of one head of keys after another. */
 static void deal_heads(fmi_pass *p, const qkv *t)
 {
@@ -194,18 +206,34 @@ static void attend(fmi_pass *p, uint32_t l, const fm_attn *all)
     }
 }
 
+/* Sets t, and writes keys and values to their pages. */
+static fm_status prepare(fmi_pass *p, uint32_t l, float *x, qkv *t, fm_kv_view kv)
+{
+    fm_backend *be = p->e->be;
+    const fmi_geom *g = p->g;
+    if (g->sw.kv_rank) {
+        size_t wide = (size_t)g->heads * g->head_dim;
+        *t = (qkv){p->q, p->k, p->v, wide, wide};
+        FM_TRY(fmi_latent(p, l, x));
+        be->kv_write(be, kv, t->k, wide, t->v, wide, p->slot, p->m, g->kv_heads, g->head_dim);
+        return FM_OK;
+    }
+    FM_TRY(project(p, l, x, t));
+    if (!g->sw.qk_after)
+        norm_heads(p, l, t);
+    keep(p, l, t, kv);
+    return FM_OK;
+}
+
 fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
 {
     const fmi_geom *g = p->g;
     size_t qd = (size_t)g->heads * g->head_dim;
-    qkv t;
-    FM_TRY(project(p, l, x, &t));
-    if (!g->sw.qk_after)
-        norm_heads(p, l, &t);
     fm_kv_view kv = fmi_kv_view(g->pool);
-    keep(p, l, &t, kv);
     bool slides = g->sw.layer[l] & FM_LAYER_SLIDES, both = g->sw.encoder && slides && g->window;
     const fm_arch *arch = &p->all.p[0].model->arch;
+    qkv t;
+    FM_TRY(prepare(p, l, x, &t, kv));
     const fm_attn att = {.out = p->att,
                          .ldo = qd,
                          .q = t.q,
@@ -231,5 +259,6 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .single = p->s->seqs == p->step_rows};
     attend(p, l, &att);
     const fmi_out o = {pick_o, {y, g->hidden}};
-    return fmi_linears(p, p->all, (fmi_matrix){p->att, qd}, l, &o, 1);
+    const fmi_matrix from = g->sw.kv_rank ? fmi_latent_out(p) : (fmi_matrix){p->att, qd};
+    return fmi_linears(p, p->all, from, l, &o, 1);
 }

@@ -139,6 +139,7 @@ static fm_status choose(fmi_pass *p, fmi_routes *r, uint32_t l)
                                           .sigmoid = sw->router_sigmoid,
                                           .groups = sw->router_groups,
                                           .groups_kept = sw->router_groups_kept,
+                                          .groups_best = sw->router_groups_best,
                                           .bias = sw->router_bias ? bias_rows(p, l) : NULL,
                                           .least = sw->router_least,
                                           .scale = sw->router_scale,

@@ -155,9 +155,10 @@ typedef struct fmi_pass {
     const int32_t *place, *seen; /* device: row of the position table, last position seen */
     const int32_t *from, *to;    /* device: what an encoder's row sees in a layer that slides */
     /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
-    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router;
+    float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router,
+        *latent;
 } fmi_pass;
-#define FMI_ACTIVATIONS 15u
+#define FMI_ACTIVATIONS 16u
 
 /* ---- linears.c ---- */
 
@@ -302,6 +303,12 @@ void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, ui
 
 FM_CHECKED fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_recurrent(fmi_pass *p, uint32_t l, float *x, float *y);
+/* Turns one head of all rows: elements x .. x + turns - 1, rows ld apart. */
+void fmi_rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t turns);
+/* block_latent.c: p->q, k and v of a layer with latent keys, turned; p->att without what a head's
+ * values lack. */
+FM_CHECKED fm_status fmi_latent(fmi_pass *p, uint32_t l, float *x);
+fmi_matrix fmi_latent_out(fmi_pass *p);
 FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
 void fmi_routes_free(fmi_step *s);

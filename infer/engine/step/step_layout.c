@@ -74,27 +74,31 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
     const fm_switches *s = &g->sw;
     size_t h = g->hidden, q = (size_t)g->heads * g->head_dim;
     size_t kv = (size_t)g->kv_heads * g->head_dim, inter = g->inter;
-    size_t qkv = s->fused ? q + 2 * kv : 0, up = FM_MAX(inter, (size_t)s->shared_inter);
+    size_t wide = s->kv_rank ? (size_t)g->heads * (s->nope + s->v_dim) : 0; /* and all values */
+    size_t latent = s->kv_rank ? s->kv_rank + (size_t)g->head_dim - s->nope : 0;
+    size_t qkv = s->fused ? q + 2 * kv : wide, up = FM_MAX(inter, (size_t)s->shared_inter);
     size_t gate = s->fused_mlp ? FM_MAX(2 * inter, up) : up, chosen = s->chosen;
     size_t expert = FM_MAX(h, (size_t)s->expert_inter) * chosen;
     size_t inner = s->rec.inner;
     size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* 0: q, k, v are parts of fused */
-    const size_t all[FMI_ACTIVATIONS] = {h,
-                                         h,
-                                         q * one,
-                                         kv * one,
-                                         kv * one,
-                                         FM_MAX(q, inner),
-                                         h,
-                                         FM_MAX(gate, s->expert_inter * chosen),
-                                         FM_MAX(up, s->expert_inter * chosen),
-                                         FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), inner),
-                                         FM_MAX(qkv, (size_t)s->rec.in),
-                                         s->order == FM_BLOCK_PARALLEL ? h : 0,
-                                         h * chosen,
-                                         h * chosen,
-                                         (size_t)s->experts * (s->router_bias ? 2 : 1) +
-                                             (s->shared_expert ? 1 : 0)};
+    size_t from_latent = FM_MAX((size_t)s->kv_rank, (size_t)s->q_rank);
+    const size_t all[FMI_ACTIVATIONS] = {
+        h,
+        h,
+        q * one,
+        kv * one,
+        kv * one,
+        FM_MAX(q, inner),
+        h,
+        FM_MAX(gate, s->expert_inter * chosen),
+        FM_MAX(up, s->expert_inter * chosen),
+        FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), FM_MAX(from_latent, inner)),
+        FM_MAX(qkv, (size_t)s->rec.in),
+        s->order == FM_BLOCK_PARALLEL ? h : 0,
+        h * chosen,
+        h * chosen,
+        (size_t)s->experts * (s->router_bias ? 2 : 1) + (s->shared_expert ? 1 : 0),
+        FM_MAX(latent, (size_t)s->q_rank)};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
         size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
 }
@@ -111,9 +115,9 @@ size_t fmi_act_floats(const fmi_geom *g, uint32_t rows)
 void fmi_carve(fmi_pass *p)
 {
     size_t size[FMI_ACTIVATIONS];
-    float **fields[FMI_ACTIVATIONS] = {&p->x,     &p->xn,    &p->q,    &p->k,  &p->v,
-                                       &p->att,   &p->o,     &p->gate, &p->up, &p->scaled,
-                                       &p->fused, &p->other, &p->xr,   &p->yr, &p->router};
+    float **fields[FMI_ACTIVATIONS] = {
+        &p->x,  &p->xn,     &p->q,     &p->k,     &p->v,  &p->att, &p->o,      &p->gate,
+        &p->up, &p->scaled, &p->fused, &p->other, &p->xr, &p->yr,  &p->router, &p->latent};
     float *at = p->s->act;
     layout(p->g, p->s->max_rows, size);
     for (size_t f = 0; f < FMI_ACTIVATIONS; f++) {
