@@ -38,8 +38,8 @@
  * with dequantize=True and of compressed-tensors for a decompressed model. Of gptq, awq and
  * compressed-tensors' int: the type of the scales (of F32 scales that of the config). Of
  * bitsandbytes: the type in quant_state, of 8 bits and of torchao that of the config. These are the
- * weights that the libraries make. Scales of activations and of cached keys and values belong to a rounding that
- * is not done here; they are left out. */
+ * weights that the libraries make. Scales of activations and of cached keys and values belong to a
+ * rounding that is not done here; they are left out. */
 #ifndef FM_STORE_SCALED_H
 #define FM_STORE_SCALED_H
 

@@ -160,8 +160,8 @@ static void code_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_
     }
 }
 
-/* Blocks of 32 as GGUF has them: a float16 scale, of Q4_1 a minimum; of 4 bits elements i and i + 16
- * share a byte. */
+/* Blocks of 32 as GGUF has them: a float16 scale, of Q4_1 a minimum; of 4 bits elements i and
+ * i + 16 share a byte. */
 static void integer_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_t *code)
 {
     const fm_dtype type = g->m->dtype;

@@ -1,6 +1,6 @@
 /* torchao.c - integer weights of torchao, as its flattened tensor subclasses lie in safetensors:
- * Int4Tensor (two codes a byte, float zeros that are added), IntxUnpackedToInt8Tensor and Int8Tensor
- * (a code a byte, integer zeros). */
+ * Int4Tensor (two codes a byte, float zeros that are added), IntxUnpackedToInt8Tensor and
+ * Int8Tensor (a code a byte, integer zeros). */
 #include "store/quant/codes.h"
 #include "store/quant/plain.h"
 
