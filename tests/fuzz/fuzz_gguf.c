@@ -22,7 +22,10 @@ static void read_tensors(const fm_gguf *g, const gguf_dims *d)
         if (!d->arch || gguf_use_of(&use, d, g, t) != FM_OK || use.no_weight)
             continue;
         fm_assert(gguf_hf_name(&name, d, t, 0) == FM_OK);
-        fm_assert(use.heads == 0 || t->shape.dim[0] % (2 * use.heads) == 0);
+        const src_order order = use.order;
+        if (order.heads > 0)
+            fm_assert(t->shape.dim[0] % (order.heads * (order.queries ? order.queries + 2 : 2)) ==
+                      0);
     }
     fm_buf_release(&name);
 }
