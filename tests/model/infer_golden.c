@@ -53,14 +53,18 @@ static void check_greedy(fm_model *m, const ik_ref *ref, const int32_t *ids)
     fm_free(want);
 }
 
-/* Where the device's attention in this mode lacks what the family needs, it says so. */
+/* Where the device in this mode lacks what the family's attention or weights need, it says so. */
 static bool refused(fm_engine *e, fm_source *src, const char *name)
 {
     fm_provider p = fm_source_provider(src);
     fm_model *m = NULL;
-    if (strncmp(name, "gpt_oss", 7) != 0 || (fm_engine_backend(e)->attends & FM_ATTENDS_SINK))
+    fm_backend *be = fm_engine_backend(e);
+    bool sinks = strncmp(name, "gpt_oss", 7) == 0, lacks = !(be->attends & FM_ATTENDS_SINK);
+    bool blocks = strcmp(name, "gpt_oss-mxfp4") == 0 && strcmp(be->name, "cuda") == 0;
+    if (!blocks && !(sinks && lacks))
         return false;
-    tk_fails(fm_model_load(&m, e, fm_source_tree(src), &p, name), FM_EUNSUPPORTED, "sinks");
+    tk_fails(fm_model_load(&m, e, fm_source_tree(src), &p, name), FM_EUNSUPPORTED,
+             lacks ? "sinks" : "type MXFP4");
     return true;
 }
 

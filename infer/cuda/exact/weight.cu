@@ -51,6 +51,8 @@ static const char *name_of(fm_dtype dtype)
     static const char *const other[] = {"none", "F64", "",   "",    "",    "",    "",   "I64",
                                         "I32",  "I16", "I8", "U64", "U32", "U16", "U8", "BOOL"};
     const type_info *t = type_of(dtype);
+    if (dtype == FM_MXFP4)
+        return "MXFP4";
     return t->name ? t->name : dtype < sizeof other / sizeof *other ? other[dtype] : "unknown";
 }
 
