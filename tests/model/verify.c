@@ -33,7 +33,10 @@ static void world_open(world *w, fm_dtype dtype)
     tk_ok(fm_ops_resolve(&w->ops, "atlas", &oid, &w->tree));
     const fm_provider p = fm_store_provider(fm_repo_store(w->ops.repo));
     w->path = fm_path_join(w->dir, "x.gguf");
-    tk_ok(fm_export(w->tree, &p, w->path, FM_EXPORT_GGUF, dtype));
+    const fm_view_opts opts = {.format = FM_EXPORT_GGUF,
+                               .dtype = dtype == FM_Q8_0 ? FM_DTYPE_NONE : dtype,
+                               .mix = dtype == FM_Q8_0 ? "Q8_0" : NULL};
+    tk_ok(fm_export_as(w->tree, &p, w->path, &opts));
     fm_buf_init(&w->file, 0);
     tk_ok(fm_read_file(&w->file, w->path, 1u << 30));
     tk_ok(fm_gguf_parse(&w->g, fm_buf_span(&w->file), "x.gguf"));
