@@ -74,7 +74,7 @@ refused 129 "gguf-lora" export root ../no.gguf --format lora
 say "a file for another model, or of another kind of adapter, is refused; without a parent it is kept as it is"
 refused 128 "is for a model of GGUF's architecture 'llama', and the parent is of model_type 'gemma2'" \
     import ../root.gguf --as x --parent gemma2
-refused 128 "1 heads of 8 need 8, by the parent's config.json" import ../root.gguf --as x --parent llama
+refused 128 "2 heads (1 of keys) of 8 need 8, by the parent's config.json" import ../root.gguf --as x --parent llama
 derive atlas wide --set r=2 --set targets=q_proj
 want 0 export wide ../wide.gguf --format gguf-lora
 bent() { # PYTHON TEXT: the file with a change of equal length
