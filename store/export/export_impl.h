@@ -118,6 +118,8 @@ fm_status exp_safetensors(fm_view *v, fm_dtype dtype);
 fm_status exp_peft(fm_view *v, const fm_view_opts *opts);
 fm_status exp_gguf(fm_view *v, const fm_view_opts *opts);
 fm_status exp_gguf_lora(fm_view *v, fm_dtype dtype);
+/* *out: a JSON file of the tree; NULL: there is none. */
+fm_status exp_read_json(fm_json **out, const fm_view *v, const char *path);
 /* Reads model.json, which must have an object 'config'. FM_EUNSUPPORTED: there is none. */
 fm_status exp_model_json(fm_json **out, const fm_tree *tree, const fm_provider *p);
 

@@ -127,7 +127,8 @@ static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
     uint32_t ggml;
 
     if (w->base->shape.rank < 2 || ends_in(name, "_norm.weight") || ends_in(name, ".bias") ||
-        strstr(name, ".ffn_gate_inp") || strncmp(name, "position_embd.", 14) == 0)
+        strstr(name, ".ffn_gate_inp") || strncmp(name, "position_embd.", 14) == 0 ||
+        strncmp(name, "token_types.", 12) == 0)
         return FM_F32;
     if (wanted != FM_DTYPE_NONE)
         return wanted;
@@ -221,6 +222,11 @@ static fm_status set_form(const writing *w, exp_weight *one, const char *stem, c
         one->turned = true;
         one->shape.dim[0] = one->base->shape.dim[1];
         one->shape.dim[1] = one->base->shape.dim[0];
+    }
+    if (strcmp(stem, "position_embd") == 0 && one->shape.rank == 2) {
+        const uint64_t skip = FM_MIN(m->skip, one->shape.dim[0]);
+        one->skip = skip * one->shape.dim[1];
+        one->shape.dim[0] -= skip;
     }
     one->order = ggw_order_of(m, stem, &heads);
     return ggw_check_rows(m, one, heads);
@@ -397,6 +403,7 @@ static fm_status write_fields(writing *w)
 
     ggw_general(f, &w->model, "model");
     FM_TRY(ggw_arch_fields(f, &w->model));
+    FM_TRY(ggw_pooling(f, w->v, &w->model));
     if (!w->mix)
         file_type(f, w);
     FM_TRY(ggw_tokenizer_fields(f, w->v, &w->model));

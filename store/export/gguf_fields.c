@@ -89,11 +89,10 @@ static bool fixed_base(const ggw_model *m)
 
 static double base_of(const ggw_model *m)
 {
-    const double dim = (double)m->head_dim;
-    const double usual = m->arch->theta > 0 ? m->arch->theta : 10000;
-    const double theta =
-        fm_json_real(rope_get(m, "rope_theta"),
-                     fm_json_real(fm_json_get(m->config, gguf_words_of(m->arch)->theta), usual));
+    const char *own = gguf_words_of(m->arch)->theta;
+    const double dim = (double)m->head_dim, usual = m->arch->theta > 0 ? m->arch->theta : 10000;
+    const double named = own ? fm_json_real(fm_json_get(m->config, own), usual) : usual;
+    const double theta = fm_json_real(rope_get(m, "rope_theta"), named);
 
     return fixed_base(m)
                ? theta * fm_pow(fm_json_real(rope_get(m, "alpha"), 1), dim / FM_MAX(dim - 2, 1.0))
@@ -120,8 +119,9 @@ static fm_status join_text(ggw_model *m, const fm_json *config)
 
 static const fm_json *setting_of(const ggw_model *m, const gguf_setting *s)
 {
+    if (!s->name)
+        return NULL;
     const fm_json *v = fm_json_get(m->config, s->name);
-
     if (strcmp(s->name, "rope_local_base_freq") == 0 && is_null(v))
         v = fm_json_path(m->config, "rope_parameters.sliding_attention.rope_theta");
     if (strcmp(s->name, "num_experts") == 0 && is_null(v)) /* transformers 5 */
@@ -187,6 +187,9 @@ fm_status ggw_read_model(ggw_model *m, const fm_json *config)
     for (const gguf_setting *s = m->arch->settings; s && s->key; s++)
         if (strcmp(s->key, "expert_count") == 0)
             FM_TRY(check_count(&m->experts, setting_of(m, s), s->name, 0));
+    if (m->arch->has & GGUF_PAD_OFFSET)
+        m->skip =
+            (uint64_t)FM_MAX(fm_json_int(fm_json_get(config, "pad_token_id"), 1) + 1, (int64_t)0);
     return read_rotary(m);
 }
 
@@ -424,6 +427,8 @@ static void put_settings(ggw_fields *f, const ggw_model *m)
         gguf_key(m->arch, s->key, key);
         if (s->kind == GGUF_WORD)
             ggw_str(f, key, fm_span_str(s->name));
+        else if (s->kind == GGUF_FALSE)
+            ggw_bool(f, key, false);
         else if (is_null(v) && s->dflt == 0)
             continue;
         else if (s->kind == GGUF_INT)
@@ -433,6 +438,18 @@ static void put_settings(ggw_fields *f, const ggw_model *m)
         else
             ggw_bool(f, key, fm_json_bool(v, s->dflt != 0));
     }
+}
+
+/* llama.cpp wants the number of token types of every encoder. */
+static fm_status put_types(ggw_fields *f, const ggw_model *m)
+{
+    uint64_t types = 1;
+
+    if (m->arch->has & GGUF_TYPES)
+        FM_TRY(count_of(&types, m, "type_vocab_size", 2));
+    if (m->arch->has & GGUF_ENCODER)
+        ggw_u32(f, "tokenizer.ggml.token_type_count", types);
+    return FM_OK;
 }
 
 /* Where sliding layers have settings of their own, llama.cpp turns them by the others' base. */
@@ -459,6 +476,8 @@ fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
                                               : fm_json_real(fm_json_get(m->config, eps_name), -1);
     uint64_t context = 0, inter = 0;
     FM_TRY(count_of(&context, m, w->positions, 0));
+    if (m->skip >= context)
+        return refuse(m, w->positions, "leaves no position behind the padding's number");
     FM_TRY(count_of(&inter, m, w->inter, m->arch->words ? 4 * m->hidden : 0));
 
     if (!(eps >= 0))
@@ -468,7 +487,7 @@ fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
     FM_TRY(check_scalar(m));
     FM_TRY(check_local(m, theta));
     put_u32(f, m, "block_count", m->layers);
-    put_u32(f, m, "context_length", context);
+    put_u32(f, m, "context_length", context - m->skip);
     put_u32(f, m, "embedding_length", m->hidden);
     put_u32(f, m, "feed_forward_length", inter);
     put_u32(f, m, "attention.head_count", m->heads);
@@ -482,6 +501,7 @@ fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m)
     }
     put_f32(f, m, gguf_eps_key(m->arch), eps);
     put_settings(f, m);
+    FM_TRY(put_types(f, m));
     if (!w->theta)
         return FM_OK;
     FM_TRY(put_window(f, m));

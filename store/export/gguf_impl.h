@@ -33,6 +33,7 @@ typedef struct ggw_model {
     const fm_json *config;
     fm_json *joined; /* the config, where it has a text beside pictures; owned */
     uint64_t layers, hidden, heads, kv_heads, head_dim, rotary, vocab, experts;
+    uint64_t skip; /* rows of positions before the first */
     ggw_table table[2];
     size_t tables;
 } ggw_model;
@@ -67,6 +68,10 @@ bool ggw_is_tied(const ggw_model *m); /* the head is the embedding */
 void ggw_model_free(ggw_model *m);
 /* The fields below the architecture's prefix, and m->table. */
 fm_status ggw_arch_fields(ggw_fields *f, ggw_model *m);
+/* The pooling that a sentence-transformers folder says. */
+fm_status ggw_pooling(ggw_fields *f, const fm_view *v, const ggw_model *m);
+/* Of a WordPiece vocabulary the token as a GGUF has it, in the arena. */
+fm_status ggw_phantom(fm_span *token, fm_arena *arena);
 /* The fields of the tokenizer in tokenizer/, if there is one. */
 fm_status ggw_tokenizer_fields(ggw_fields *f, const fm_view *v, const ggw_model *m);
 /* general.architecture, general.type, general.name. */

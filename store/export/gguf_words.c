@@ -11,11 +11,11 @@ enum { SPM_UNIGRAM = 1, SPM_BPE = 2 };
 
 typedef struct words {
     const fm_view *v;
-    fm_json *json;   /* tokenizer.json; NULL: there is none */
-    fm_json *config; /* tokenizer_config.json; NULL: there is none */
-    fm_buf model;    /* tokenizer.model, where spm */
-    bool spm;
-    fm_span *text; /* by id; data NULL: none of this id */
+    fm_json *json;    /* tokenizer.json; NULL: there is none */
+    fm_json *config;  /* tokenizer_config.json; NULL: there is none */
+    fm_buf model;     /* tokenizer.model, where spm */
+    bool spm, pieces; /* of SentencePiece; WordPiece's */
+    fm_span *text;    /* by id; data NULL: none of this id */
     int32_t *type;
     float *score;
     uint64_t count; /* rows of the embedding */
@@ -23,7 +23,7 @@ typedef struct words {
     fm_arena *arena;
 } words;
 
-static fm_status read_json(fm_json **out, const fm_view *v, const char *path)
+fm_status exp_read_json(fm_json **out, const fm_view *v, const char *path)
 {
     const fm_entry *e = fm_tree_find(v->tree, path);
     fm_buf text;
@@ -199,6 +199,52 @@ static fm_status read_bpe(words *w, const char **pre)
     return FM_OK;
 }
 
+/* ---- WordPiece ---- */
+
+static bool is_wordpiece(const words *w)
+{
+    const fm_json *model = fm_json_get(w->json, "model");
+    return strcmp(fm_json_cstr(fm_json_get(model, "type"), ""), "WordPiece") == 0;
+}
+
+static fm_status read_wordpiece(words *w)
+{
+    const fm_json *model = fm_json_get(w->json, "model"), *vocab = fm_json_get(model, "vocab");
+    const char *next = fm_json_cstr(fm_json_get(model, "continuing_subword_prefix"), "##");
+    const char *rules = fm_json_cstr(fm_json_path(w->json, "pre_tokenizer.type"), "");
+    const char *normal = fm_json_cstr(fm_json_path(w->json, "normalizer.type"), "");
+
+    if (strcmp(next, "##") != 0 || strcmp(rules, "BertPreTokenizer") != 0 ||
+        strcmp(normal, "BertNormalizer") != 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "tokenizer/tokenizer.json: fields 'pre_tokenizer', 'normalizer' and "
+                       "'model.continuing_subword_prefix' are not those of BERT, which a GGUF's "
+                       "WordPiece has; export with --format hf");
+    for (void *it = fm_json_iter(vocab); it; it = fm_json_next(vocab, it))
+        FM_TRY(set_token(w, fm_json_int(fm_json_iter_value(it), -1),
+                         fm_span_str(fm_json_iter_key(it)), GGUF_TOKEN_NORMAL, 0));
+    return FM_OK;
+}
+
+static fm_status rename_pieces(words *w)
+{
+    for (uint64_t i = 0; i < w->count; i++)
+        if (w->type[i] != GGUF_TOKEN_CONTROL)
+            FM_TRY(ggw_phantom(&w->text[i], w->arena));
+    return FM_OK;
+}
+
+static void put_normalizer(ggw_fields *f, const words *w)
+{
+    const fm_json *n = fm_json_get(w->json, "normalizer"), *strip = fm_json_get(n, "strip_accents");
+
+    ggw_bool(f, "tokenizer.ggml.normalizer.lowercase",
+             fm_json_bool(fm_json_get(n, "lowercase"), true));
+    if (fm_json_is(strip, FM_JSON_BOOL)) /* else as lower case */
+        ggw_bool(f, "tokenizer.ggml.normalizer.strip_accents", fm_json_bool(strip, false));
+    ggw_bool(f, "tokenizer.ggml.add_sep_token", false);
+}
+
 /* ---- SentencePiece ---- */
 
 /* One field of a message of protocol buffers. */
@@ -325,13 +371,17 @@ static void put_lists(ggw_fields *f, const words *w)
         fm_buf_u32(&f->bytes, (uint32_t)w->type[i]);
 }
 
-/* "x_token" of tokenizer_config.json, a text or an object with one. */
+/* "x_token" of tokenizer_config.json, a text or an object with one. BERT's texts begin and end with
+ * its classifier's and separator's. */
 static fm_span config_token(const words *w, const char *name)
 {
     char key[32];
     snprintf(key, sizeof key, "%s_token", name);
     const fm_json *v = fm_json_get(w->config, key);
-    return fm_json_str(fm_json_is(v, FM_JSON_OBJECT) ? fm_json_get(v, "content") : v);
+    const fm_span text = fm_json_str(fm_json_is(v, FM_JSON_OBJECT) ? fm_json_get(v, "content") : v);
+    if (!text.data && strcmp(name, "bos") == 0)
+        return config_token(w, "cls");
+    return !text.data && strcmp(name, "eos") == 0 ? config_token(w, "sep") : text;
 }
 
 static bool special_id(int64_t *out, const words *w, const ggw_model *m, const char *name)
@@ -363,6 +413,8 @@ static bool frames(const fm_json *post, const char *end, fm_span token, bool *sa
         const size_t n = fm_json_count(steps);
         if (strcmp(type, "ByteLevel") == 0)
             *said = true;
+        if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0)
+            return *said = true;
         if (strcmp(type, "TemplateProcessing") != 0 || n < 2)
             continue;
         const fm_span id = fm_json_str(fm_json_path(
@@ -422,7 +474,7 @@ static fm_status put_template(ggw_fields *f, const words *w)
         return rc;
     }
     if (!v)
-        rc = read_json(&file, w->v, "tokenizer/chat_template.json");
+        rc = exp_read_json(&file, w->v, "tokenizer/chat_template.json");
     if (file)
         v = fm_json_get(file, "chat_template");
     for (size_t i = 0; fm_json_is(v, FM_JSON_ARRAY) && i < fm_json_count(v); i++)
@@ -444,13 +496,18 @@ static fm_status put_all(ggw_fields *f, words *w, const ggw_model *m)
     w->score = fm_calloc((size_t)w->count + 1, sizeof *w->score);
     if (!w->text || !w->type || !w->score)
         return FM_ENOMEM;
-    FM_TRY(w->spm ? read_spm(w) : read_bpe(w, &pre));
+    w->pieces = !w->spm && is_wordpiece(w);
+    FM_TRY(w->spm ? read_spm(w) : w->pieces ? read_wordpiece(w) : read_bpe(w, &pre));
     FM_TRY(add_all_added(w));
     FM_TRY(fill_gaps(w));
-    ggw_str(f, "tokenizer.ggml.model", fm_span_str(w->spm ? "llama" : "gpt2"));
+    if (w->pieces)
+        FM_TRY(rename_pieces(w));
+    ggw_str(f, "tokenizer.ggml.model", fm_span_str(w->spm ? "llama" : w->pieces ? "bert" : "gpt2"));
     ggw_str(f, "tokenizer.ggml.pre", fm_span_str(pre));
     put_lists(f, w);
-    if (!w->spm)
+    if (w->pieces)
+        put_normalizer(f, w);
+    else if (!w->spm)
         FM_TRY(put_merges(f, w));
     put_special(f, w, m);
     return put_template(f, w);
@@ -463,8 +520,8 @@ fm_status ggw_tokenizer_fields(ggw_fields *f, const fm_view *v, const ggw_model 
 
     fm_buf_init(&w.model, 0);
     fm_status rc = fm_arena_new(&w.arena);
-    FM_THEN(rc, read_json(&w.json, v, "tokenizer/tokenizer.json"));
-    FM_THEN(rc, read_json(&w.config, v, "tokenizer/tokenizer_config.json"));
+    FM_THEN(rc, exp_read_json(&w.json, v, "tokenizer/tokenizer.json"));
+    FM_THEN(rc, exp_read_json(&w.config, v, "tokenizer/tokenizer_config.json"));
     if (spm)
         FM_THEN(rc, fm_entry_read(&w.model, v->p, spm));
     if (rc == FM_OK && (w.json || spm))

@@ -126,6 +126,38 @@ static void shard_name(char out[64], size_t i, size_t count)
         snprintf(out, 64, "model-%05zu-of-%05zu.safetensors", i + 1, count);
 }
 
+static fm_status add_extra(fm_view *v, const char *name)
+{
+    char *path = fm_asprintf("source/files/%s", name);
+    const fm_entry *e = path ? fm_tree_find(v->tree, path) : NULL;
+
+    fm_free(path);
+    if (!path)
+        return FM_ENOMEM;
+    return e && e->kind != FM_ENTRY_TENSOR ? add_whole(v, name, e) : FM_OK;
+}
+
+/* Adds what a sentence-transformers folder says of pooling. */
+static fm_status add_modules(fm_view *v)
+{
+    fm_json *modules = NULL;
+    fm_status rc = exp_read_json(&modules, v, "source/files/modules.json");
+
+    if (modules) {
+        FM_THEN(rc, add_extra(v, "modules.json"));
+        FM_THEN(rc, add_extra(v, "sentence_bert_config.json"));
+    }
+    for (size_t i = 0; rc == FM_OK && i < fm_json_count(modules); i++) {
+        const char *dir = fm_json_cstr(fm_json_get(fm_json_at(modules, i), "path"), "");
+        char *name = *dir ? fm_asprintf("%.200s/config.json", dir) : NULL;
+        if (*dir && !strchr(dir, '/') && strcmp(dir, "..") != 0)
+            rc = name ? add_extra(v, name) : FM_ENOMEM;
+        fm_free(name);
+    }
+    fm_json_free(modules);
+    return rc;
+}
+
 static fm_status map_shard(fm_json *map, const exp_plan *plan, size_t begin, size_t end,
                            const char *file)
 {
@@ -179,6 +211,7 @@ fm_status exp_hf(fm_view *v, fm_dtype dtype, uint64_t shard_bytes)
     FM_TRY(exp_plan_make(&v->plan, v->tree, v->p, dtype));
     FM_TRY(add_config(v, dtype));
     FM_TRY(add_tokenizer(v));
+    FM_TRY(add_modules(v));
     return add_shards(v, shard_bytes);
 }
 

@@ -63,6 +63,10 @@ static const gguf_setting FALCON_SETTINGS[] = {
     {"tensor_data_layout", "jploski", GGUF_WORD, 0},
     {.key = NULL},
 };
+static const gguf_setting ENCODER_SETTINGS[] = {
+    {"attention.causal", NULL, GGUF_FALSE, 0},
+    {.key = NULL},
+};
 const gguf_setting gguf_yarn[] = {
     {"rope.scaling.yarn_beta_fast", "beta_fast", GGUF_REAL, 32},
     {"rope.scaling.yarn_beta_slow", "beta_slow", GGUF_REAL, 1},
@@ -99,6 +103,33 @@ static const gguf_words FALCON_WORDS = {"hidden_size",
 static const gguf_words GPT_WORDS = {"n_embd", "n_inner",     "n_layer", "n_head", NULL,
                                      NULL,     "n_positions", NULL,      NULL};
 
+static const gguf_words BERT_WORDS = {"hidden_size",
+                                      "intermediate_size",
+                                      "num_hidden_layers",
+                                      "num_attention_heads",
+                                      NULL,
+                                      NULL,
+                                      "max_position_embeddings",
+                                      NULL,
+                                      NULL};
+static const gguf_words DISTILBERT_WORDS = {
+    "dim", "hidden_dim", "n_layers", "n_heads", NULL, NULL, "max_position_embeddings", NULL, NULL};
+static const gguf_words NOMIC_WORDS = {
+    "hidden_size", "intermediate_size", "num_hidden_layers",       "num_attention_heads",
+    NULL,          "head_dim",          "max_position_embeddings", "rope_theta",
+    NULL};
+static const char *const BERT_IDLE[] = {"*embeddings.position_ids",
+                                        "pooler.*",
+                                        "cls.*",
+                                        "lm_head.*",
+                                        "bert.pooler.*",
+                                        "roberta.pooler.*",
+                                        "vocab_transform.*",
+                                        "vocab_layer_norm.*",
+                                        "vocab_projector.*",
+                                        "nomic_bert.pooler.*",
+                                        NULL};
+
 #define SILU "{\"hidden_act\": \"silu\""
 #define RELU2 "{\"hidden_act\": \"relu2\""
 #define GELU_TANH "{\"hidden_act\": \"gelu_pytorch_tanh\""
@@ -108,6 +139,9 @@ static const gguf_words GPT_WORDS = {"n_embd", "n_inner",     "n_layer", "n_head
 #define GPT_TANH "{\"activation_function\": [\"gelu_pytorch_tanh\", \"gelu_new\"]"
 #define PLAIN_SCALE ", \"scale_attn_weights\": true"
 #define FALCON_PLAIN "{\"activation\": \"gelu\", \"alibi\": false, \"bias\": false"
+#define BERT_PLAIN                                                                                 \
+    "{\"hidden_act\": \"gelu\", \"position_embedding_type\": \"absolute\", "                       \
+    "\"is_decoder\": false"
 #define NO_CLIP ", \"clip_qkv\": null"
 
 static const gguf_arch ARCHES[] = {
@@ -426,6 +460,61 @@ static const gguf_arch ARCHES[] = {
               "\"attention_bias\": true" TIED("false") "}",
      .idle = NEOX_IDLE,
      .partial = 0.25},
+    {.prefix = "bert",
+     .model_type = "bert",
+     .class_name = "BertModel",
+     .when = GGUF_HAS_TYPES,
+     .has = GGUF_SQUARE | GGUF_ENCODER | GGUF_TYPES,
+     .names = &gguf_names_bert,
+     .words = &BERT_WORDS,
+     .settings = ENCODER_SETTINGS,
+     .eps = "layer_norm_eps",
+     .fixed = BERT_PLAIN "}",
+     .idle = BERT_IDLE},
+    {.prefix = "bert",
+     .model_type = "distilbert",
+     .class_name = "DistilBertModel",
+     .has = GGUF_SQUARE | GGUF_ENCODER,
+     .names = &gguf_names_distilbert,
+     .words = &DISTILBERT_WORDS,
+     .settings = ENCODER_SETTINGS,
+     .eps = "layer_norm_eps",
+     .fixed_eps = 1e-12,
+     .fixed = "{\"activation\": \"gelu\"}",
+     .idle = BERT_IDLE},
+    {.prefix = "bert", /* without the positions before its first, a bert */
+     .model_type = "roberta",
+     .class_name = "RobertaModel",
+     .when = GGUF_NEVER,
+     .has = GGUF_SQUARE | GGUF_ENCODER | GGUF_TYPES | GGUF_PAD_OFFSET,
+     .names = &gguf_names_bert,
+     .words = &BERT_WORDS,
+     .settings = ENCODER_SETTINGS,
+     .eps = "layer_norm_eps",
+     .fixed = BERT_PLAIN "}",
+     .idle = BERT_IDLE},
+    {.prefix = "bert",
+     .model_type = "xlm-roberta",
+     .class_name = "XLMRobertaModel",
+     .when = GGUF_NEVER,
+     .has = GGUF_SQUARE | GGUF_ENCODER | GGUF_TYPES | GGUF_PAD_OFFSET,
+     .names = &gguf_names_bert,
+     .words = &BERT_WORDS,
+     .settings = ENCODER_SETTINGS,
+     .eps = "layer_norm_eps",
+     .fixed = BERT_PLAIN "}",
+     .idle = BERT_IDLE},
+    {.prefix = "nomic-bert",
+     .model_type = "nomic_bert",
+     .class_name = "NomicBertModel",
+     .has = GGUF_SQUARE | GGUF_ENCODER | GGUF_TYPES,
+     .names = &gguf_names_nomic,
+     .words = &NOMIC_WORDS,
+     .settings = ENCODER_SETTINGS,
+     .eps = "layer_norm_eps",
+     .fixed = SILU "}",
+     .idle = BERT_IDLE,
+     .theta = 1000},
     {.prefix = "falcon",
      .model_type = "falcon",
      .class_name = "FalconForCausalLM",
@@ -558,4 +647,10 @@ uint64_t gguf_gemma_scalar(const gguf_arch *arch, uint64_t layers, uint64_t shar
                            uint64_t head_dim)
 {
     return layers == arch->wide_layers ? share : head_dim;
+}
+
+const char *gguf_pooling_word(uint64_t type)
+{
+    static const char *const words[] = {NULL, "mean_tokens", "cls_token", "lasttoken"};
+    return type < FM_ARRAY_LEN(words) ? words[type] : NULL;
 }

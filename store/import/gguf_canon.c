@@ -29,6 +29,9 @@ static fm_status holds(bool *out, const gguf_arch *arch, const gguf_parts *p)
     case GGUF_SLIDES:
         *out = window > 0;
         break;
+    case GGUF_HAS_TYPES:
+        *out = gguf_find(p, "token_types.weight", NULL) != NULL;
+        break;
     case GGUF_NORM_2:
         *out = gguf_find(p, "blk.0.attn_norm_2.weight", NULL) != NULL;
         break;
@@ -165,6 +168,8 @@ fm_status gguf_read_dims(gguf_dims *d, const gguf_parts *p)
         return fm_fail(FM_ECORRUPT, "%s: tensor 'token_embd.weight' is missing or no matrix",
                        fm_gguf_what(g));
     d->vocab = embd->shape.dim[0];
+    const fm_gguf_tensor *types = gguf_find(p, "token_types.weight", NULL);
+    d->types = types && types->shape.rank == 2 ? types->shape.dim[0] : 0;
     d->tied = gguf_find(p, "output.weight", NULL) == NULL;
     return FM_OK;
 }

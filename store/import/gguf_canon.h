@@ -11,8 +11,9 @@
 
 /* A setting of the metadata that is one of the config's, under another name. */
 typedef struct gguf_setting {
-    const char *key, *name; /* below the prefix; Hugging Face's, GGUF_WORD: the only value */
-    enum gguf_kind { GGUF_INT = 1, GGUF_REAL, GGUF_BOOL, GGUF_WORD } kind;
+    const char *key,
+        *name; /* below the prefix; Hugging Face's, GGUF_WORD: the only value, GGUF_FALSE: NULL */
+    enum gguf_kind { GGUF_INT = 1, GGUF_REAL, GGUF_BOOL, GGUF_WORD, GGUF_FALSE } kind;
     double dflt; /* what Hugging Face means where the config has none; 0: nothing is written */
 } gguf_setting;
 
@@ -53,14 +54,19 @@ typedef struct gguf_words {
 #define GGUF_GROUPS 524288u    /* HF's fused product is in groups of heads, GGUF's is not */
 #define GGUF_CONV1D 1048576u   /* HF's matrices of layers are [in, out] */
 
+#define GGUF_ENCODER 2097152u    /* no head; states are pooled */
+#define GGUF_TYPES 4194304u      /* a table of token types */
+#define GGUF_PAD_OFFSET 8388608u /* HF's positions begin behind the padding's number */
+
 /* What a file must have for a row to be its architecture. */
 typedef enum gguf_when {
     GGUF_ANY,
-    GGUF_SLIDES,  /* attention.sliding_window above 0 */
-    GGUF_SCALES,  /* attention.temperature_scale */
-    GGUF_NORM_2,  /* a second norm before a layer's branches */
-    GGUF_ONE_KEY, /* one head of keys, and one norm */
-    GGUF_NEVER,   /* it is written and comes back as another row */
+    GGUF_SLIDES,    /* attention.sliding_window above 0 */
+    GGUF_SCALES,    /* attention.temperature_scale */
+    GGUF_HAS_TYPES, /* a table of token types */
+    GGUF_NORM_2,    /* a second norm before a layer's branches */
+    GGUF_ONE_KEY,   /* one head of keys, and one norm */
+    GGUF_NEVER,     /* it is written and comes back as another row */
 } gguf_when;
 
 /* An architecture that has words of Hugging Face's (gguf_arch.c). */
@@ -104,7 +110,7 @@ extern const gguf_setting gguf_yarn[];
 extern const gguf_names gguf_names_llama, gguf_names_after, gguf_names_sandwich, gguf_names_phi3,
     gguf_names_glm, gguf_names_glm4, gguf_names_hunyuan, gguf_names_phi, gguf_names_mixtral,
     gguf_names_qwen_moe, gguf_names_starcoder2, gguf_names_gpt, gguf_names_neox, gguf_names_falcon,
-    gguf_names_falcon_2;
+    gguf_names_falcon_2, gguf_names_bert, gguf_names_distilbert, gguf_names_nomic;
 /* The words of a name of GGUF, which are without prefix, number and last dot: of a layer or of the
  * whole; "%u" in them is the expert's number. NULL: not known. */
 const char *gguf_words_of_stem(const gguf_arch *arch, bool in_layer, const char *stem, size_t len);
@@ -130,6 +136,8 @@ const char *gguf_eps_key(const gguf_arch *arch);
 /* query_pre_attn_scalar of a GGUF_GEMMA; share: hidden size / heads. */
 uint64_t gguf_gemma_scalar(const gguf_arch *arch, uint64_t layers, uint64_t share,
                            uint64_t head_dim);
+/* pooling_type's words, by its number: what sentence-transformers calls "cls_token"; NULL: none. */
+const char *gguf_pooling_word(uint64_t type);
 
 /* A model's file, or the parts into which it was split; the first has the metadata. */
 typedef struct gguf_parts {
@@ -144,6 +152,7 @@ typedef struct gguf_dims {
     const gguf_parts *parts;
     const gguf_arch *arch;
     uint64_t layers, hidden, inter, heads, kv_heads, head_dim, rotary, context, vocab, experts;
+    uint64_t types; /* rows of the table of token types */
     bool tied;
 } gguf_dims;
 
@@ -160,6 +169,8 @@ typedef struct gguf_use {
 fm_status gguf_use_of(gguf_use *out, const gguf_dims *d, const fm_gguf *g, const fm_gguf_tensor *t);
 /* The HF name of a tensor that gguf_use_of knows, of its expert if it has some. */
 fm_status gguf_hf_name(fm_buf *out, const gguf_dims *d, const fm_gguf_tensor *t, uint32_t expert);
+/* Puts what a sentence-transformers folder says of pooling, if the file does. */
+fm_status gguf_pooling(fm_source *src, const gguf_dims *d, const fm_gguf *g);
 fm_status gguf_config(fm_json **out, const gguf_dims *d, const fm_gguf *g);
 /* The shortest decimal that reads back as the same float32: 1e-05, not 9.99999974e-06. */
 double gguf_shortest(double v);

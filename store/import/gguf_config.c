@@ -197,6 +197,15 @@ static fm_status check_word(const gguf_dims *d, const fm_gguf *g, const gguf_set
     return FM_OK;
 }
 
+static fm_status check_false(const fm_gguf *g, const char *key)
+{
+    bool is = false, found = false;
+
+    FM_TRY(fm_gguf_bool(g, key, &is, &found));
+    return is ? fm_fail(FM_EUNSUPPORTED, "%s: field '%s' is other than false", fm_gguf_what(g), key)
+              : FM_OK;
+}
+
 fm_status gguf_set_setting(fm_json *o, const gguf_dims *d, const fm_gguf *g, const gguf_setting *s)
 {
     char key[128];
@@ -207,6 +216,8 @@ fm_status gguf_set_setting(fm_json *o, const gguf_dims *d, const fm_gguf *g, con
     gguf_key(d->arch, s->key, key);
     if (s->kind == GGUF_WORD)
         return check_word(d, g, s);
+    if (s->kind == GGUF_FALSE)
+        return check_false(g, key);
     if (s->kind == GGUF_INT)
         FM_TRY(fm_gguf_u64(g, key, &u, &found));
     else if (s->kind == GGUF_REAL)
@@ -268,6 +279,8 @@ static fm_status set_flags(fm_json *o, const gguf_dims *d, const fm_gguf *g)
     if (a->has & GGUF_PARTIAL)
         FM_TRY(fm_json_set(o, gguf_words_of(a)->partial,
                            fm_json_new_real((double)d->rotary / (double)d->head_dim)));
+    if (a->has & GGUF_TYPES)
+        FM_TRY(gguf_set_int(o, "type_vocab_size", d->types));
     FM_TRY(fm_json_set(o, "tie_word_embeddings", fm_json_new_bool(d->tied)));
     return fm_json_set(o, "dtype", fm_json_new_str("float32"));
 }

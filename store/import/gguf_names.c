@@ -109,6 +109,35 @@ static pair FALCON_2[] = {
     {NULL, NULL},
 };
 
+static pair BERT[] = {
+    {"attn_q", "attention.self.query"},
+    {"attn_k", "attention.self.key"},
+    {"attn_v", "attention.self.value"},
+    {"attn_output", "attention.output.dense"},
+    {"attn_output_norm", "attention.output.LayerNorm"},
+    {"ffn_up", "intermediate.dense"},
+    {"ffn_down", "output.dense"},
+    {"layer_output_norm", "output.LayerNorm"},
+    {NULL, NULL},
+};
+static pair DISTILBERT[] = {
+    {"attn_q", "attention.q_lin"},
+    {"attn_k", "attention.k_lin"},
+    {"attn_v", "attention.v_lin"},
+    {"attn_output", "attention.out_lin"},
+    {"attn_output_norm", "sa_layer_norm"},
+    {"ffn_up", "ffn.lin1"},
+    {"ffn_down", "ffn.lin2"},
+    {"layer_output_norm", "output_layer_norm"},
+    {NULL, NULL},
+};
+static pair NOMIC[] = {
+    {"attn_qkv", "attn.Wqkv"},      {"attn_output", "attn.out_proj"},
+    {"attn_output_norm", "norm1"},  {"ffn_up", "mlp.fc11"},
+    {"ffn_gate", "mlp.fc12"},       {"ffn_down", "mlp.fc2"},
+    {"layer_output_norm", "norm2"}, {NULL, NULL},
+};
+
 /* ---- of the whole ---- */
 
 static pair LLAMA_TOP[] = {
@@ -145,6 +174,21 @@ static pair FALCON_TOP[] = {
     {NULL, NULL},
 };
 
+static pair BERT_TOP[] = {
+    {"token_embd", "embeddings.word_embeddings"},
+    {"position_embd", "embeddings.position_embeddings"},
+    {"token_types", "embeddings.token_type_embeddings"},
+    {"token_embd_norm", "embeddings.LayerNorm"},
+    {NULL, NULL},
+};
+static pair NOMIC_TOP[] = {
+    {"token_embd", "embeddings.word_embeddings"},
+    {"token_types", "embeddings.token_type_embeddings"},
+    {"token_embd_norm", "emb_ln"},
+    {NULL, NULL},
+};
+
+static const char *const BERTS[] = {"", "bert.", "roberta.", "distilbert.", "nomic_bert.", NULL};
 static const char *const TRANSFORMER[] = {"transformer.", "", NULL};
 static const char *const GPT_NEOX[] = {"gpt_neox.", "", NULL};
 /* Beside pictures the text has a prefix of its own, in a base model none. */
@@ -169,6 +213,9 @@ const gguf_names gguf_names_starcoder2 = LLAMA_LIKE(STARCODER2);
 const gguf_names gguf_names_gpt = {TRANSFORMER, "h.", GPT_TOP, GPT};
 const gguf_names gguf_names_neox = {GPT_NEOX, "layers.", NEOX_TOP, NEOX};
 const gguf_names gguf_names_falcon = {TRANSFORMER, "h.", FALCON_TOP, FALCON};
+const gguf_names gguf_names_bert = {BERTS, "encoder.layer.", BERT_TOP, BERT};
+const gguf_names gguf_names_distilbert = {BERTS, "transformer.layer.", BERT_TOP, DISTILBERT};
+const gguf_names gguf_names_nomic = {BERTS, "encoder.layers.", NOMIC_TOP, NOMIC};
 const gguf_names gguf_names_falcon_2 = {TRANSFORMER, "h.", FALCON_TOP, FALCON_2};
 
 /* ---- GGUF's to Hugging Face's ---- */

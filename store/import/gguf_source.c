@@ -254,6 +254,7 @@ static fm_status translate(fm_source *src, const opened *o, gguf_dims *d)
     FM_TRY(gguf_read_dims(d, &o->parts));
     FM_TRY(check_names(o, d));
     FM_TRY(put_model(src, d, o->g[0]));
+    FM_TRY(gguf_pooling(src, d, o->g[0]));
     return gguf_tokenizer(src, o->g[0]);
 }
 

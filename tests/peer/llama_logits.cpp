@@ -1,9 +1,10 @@
 // llama_logits.cpp - llama.cpp's logits of given token ids, for the error table of bench_infer.
 //
 // usage: llama-logits MODEL.gguf THREADS CONTEXT IDS [--exact] [LORA.gguf...]
-// IDS: a file of int32, little-endian. --exact: keys and values in F32, no flash attention. Each LoRA
-// is added with scale 1.
-// Writes [ids, vocab] float32 to standard output. Ids are taken CONTEXT at a time; each piece
+// IDS: a file of int32, little-endian. --exact: keys and values in F32, no flash attention. Each
+// LoRA is added with scale 1.
+// Writes [ids, vocab] float32 to standard output, of an encoder (IDS at most CONTEXT) its pooled
+// embedding, or the states where it says no pooling. Ids are taken CONTEXT at a time; each piece
 // begins with an empty cache, and nothing (no BOS) is put before it. Built by
 // tests/bench/build_llama.sh.
 #include <cstdint>
@@ -59,6 +60,32 @@ static bool add_loras(llama_context *ctx, llama_model *model, char **path, int n
     return llama_set_adapters_lora(ctx, loras.data(), loras.size(), scales.data()) == 0;
 }
 
+static bool is_encoder(const llama_model *model)
+{
+    char name[64] = "";
+    llama_model_meta_val_str(model, "general.architecture", name, sizeof(name));
+    return strstr(name, "bert") != nullptr;
+}
+
+static bool put(const float *v, size_t count)
+{
+    return v && fwrite(v, sizeof(float), count, stdout) == count;
+}
+
+static int embed(llama_context *ctx, const llama_model *model, const std::vector<int32_t> &ids)
+{
+    const size_t width = (size_t)llama_model_n_embd(model);
+    llama_batch b = piece(ids.data(), (int)ids.size());
+    if (llama_encode(ctx, b) != 0)
+        return fail("encode failed");
+    if (llama_pooling_type(ctx) != LLAMA_POOLING_TYPE_NONE)
+        return put(llama_get_embeddings_seq(ctx, 0), width) ? 0 : fail("no embedding");
+    for (int i = 0; i < (int)ids.size(); i++)
+        if (!put(llama_get_embeddings_ith(ctx, i), width))
+            return fail("no state");
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     std::vector<int32_t> ids;
@@ -79,6 +106,7 @@ int main(int argc, char **argv)
         p.type_k = p.type_v = GGML_TYPE_F32;
         p.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_DISABLED;
     }
+    p.embeddings = is_encoder(model);
     llama_context *ctx = llama_init_from_model(model, p);
     const size_t vocab = (size_t)llama_vocab_n_tokens(llama_model_get_vocab(model));
     if (!ctx)
@@ -86,6 +114,8 @@ int main(int argc, char **argv)
     const int first = exact ? 6 : 5;
     if (argc > first && !add_loras(ctx, model, argv + first, argc - first))
         return fail("a LoRA does not load");
+    if (p.embeddings)
+        return embed(ctx, model, ids) || fflush(stdout) != 0;
     for (size_t at = 0; at < ids.size(); at += context) {
         const int n = (int)(ids.size() - at < context ? ids.size() - at : context);
         llama_batch b = piece(ids.data() + at, n);

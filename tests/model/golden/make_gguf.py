@@ -3,7 +3,7 @@
 
 usage: make_gguf.py OUT_DIR LLAMA_CPP      made with torch 2.15, transformers 5.23, the llama.cpp of llama-cpp-python 0.3.36
 OUT/<name>.gguf (matrices bfloat16, norms F32) and OUT/logprobs.jsonl: {"name", "config", "ids", "logprobs"}, float32, eager attention;
-config is the folder's config.json. OUT/gpt2: its folder (matrices bfloat16).
+config is the folder's config.json; of encoders, which have a vocabulary too, "embedding" (pooled, normalised). OUT/gpt2, roberta: their folders.
 """
 import json, logging, os, pathlib, shutil, sys, tempfile
 out, llama = sys.argv[1:3]
@@ -68,33 +68,88 @@ A = {
 }
 # What the converter still looks for under the names of older configs.
 OLD = {"cohere2": {"rotary_pct": 1.0}, "gptneox": {"rotary_pct": 0.5}, "gpt2": {"n_ctx": 64}, "falcon": {"num_kv_heads": 1}}
-FOLDERS = {"gpt2"} # kept beside: a GGUF comes back as another architecture
+FOLDERS = {"gpt2", "roberta"} # kept beside: a GGUF comes back as another architecture
+def keep(name, d):
+    if name not in FOLDERS: return
+    os.makedirs(os.path.join(out, name), exist_ok=True)
+    w = {k: v.bfloat16() for k, v in load_file(d / "model.safetensors").items()}
+    save_file(w, os.path.join(out, name, "model.safetensors"), metadata={"format": "pt"})
+    shutil.copy(d / "config.json", os.path.join(out, name))
+bert = dict(vocab_size=V, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=64)
+E = {
+ "bert": (tf.BertConfig(**bert), "cls"),
+ "distilbert": (tf.DistilBertConfig(vocab_size=V, dim=16, hidden_dim=24, n_layers=2, n_heads=2, max_position_embeddings=64), None),
+ "roberta": (tf.RobertaConfig(**bert, type_vocab_size=1), None),
+ "nomic-bert": (tf.NomicBertConfig(**bert, head_dim=8, rope_parameters=rope(rope_type="default")), "mean"),
+}
+OLD["nomic-bert"] = dict(n_positions=8192, activation_function="swiglu", causal=False, qkv_proj_bias=False, mlp_fc1_bias=False, mlp_fc2_bias=False, prenorm=False,
+    rotary_emb_fraction=1.0, rotary_emb_interleaved=False, rotary_emb_scale_base=None)
+special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+letters = [chr(97 + i) for i in range(26)]
+def sequence(id): return {"Sequence": {"id": id, "type_id": 0}}
+def token(id): return {"SpecialToken": {"id": id, "type_id": 0}}
+def wordpiece(d):
+    vocab = (special + letters + ["##" + c for c in letters])[:V]
+    post = {"type": "TemplateProcessing", "single": [token("[CLS]"), sequence("A"), token("[SEP]")],
+            "pair": [token("[CLS]"), sequence("A"), token("[SEP]"), sequence("B"), token("[SEP]")],
+            "special_tokens": {t: {"id": t, "ids": [special.index(t)], "tokens": [t]} for t in ("[CLS]", "[SEP]")}}
+    json.dump({"version": "1.0", "truncation": None, "padding": None,
+               "added_tokens": [{"id": i, "content": t, "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+                                for i, t in enumerate(special)],
+               "normalizer": {"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+               "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": post, "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+               "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+                         "vocab": {t: i for i, t in enumerate(vocab)}}}, open(d / "tokenizer.json", "w"))
+    json.dump({"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "pad_token": "[PAD]",
+               "mask_token": "[MASK]"}, open(d / "tokenizer_config.json", "w"))
+def pooling(d, mode):
+    os.makedirs(d / "1_Pooling")
+    json.dump({"pooling_mode_cls_token": mode == "cls", "pooling_mode_mean_tokens": mode == "mean"}, open(d / "1_Pooling" / "config.json", "w"))
+    json.dump([{"path": "", "type": "sentence_transformers.models.Transformer"}, {"path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
+               {"path": "2_Normalize", "type": "sentence_transformers.models.Normalize"}], open(d / "modules.json", "w"))
 ids = torch.randint(3, V, (1, T), generator=torch.Generator().manual_seed(1))
 lines = []
-for name, cfg in A.items():
+def model(cfg, encoder):
     torch.manual_seed(0)
-    m = tf.AutoModelForCausalLM.from_config(cfg, attn_implementation="eager").float().eval()
+    extra = {} if cfg.model_type == "distilbert" else {"add_pooling_layer": False}
+    m = tf.AutoModel.from_config(cfg, attn_implementation="eager", **extra) if encoder else tf.AutoModelForCausalLM.from_config(cfg, attn_implementation="eager")
+    m = m.float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += 0.12 * torch.randn(p.shape, generator=g)
     if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
     for p in m.parameters(): p.data = p.data.bfloat16().float()
+    return m
+def convert(d, name, **more):
+    hp = conversion.base.ModelBase.load_hparams(d, False) | OLD.get(name, {})
+    cls = conversion.get_model_class(hp["architectures"][0])
+    for k, v in more.items(): setattr(cls, k, v)
+    with torch.inference_mode():
+        cls(d, gguf.LlamaFileType.MOSTLY_BF16, pathlib.Path(out) / (name + ".gguf"), eager=True, hparams=hp, model_name="tiny").write()
+for name, cfg in A.items():
+    m = model(cfg, False)
     with torch.inference_mode():
         logp = torch.log_softmax(m(input_ids=ids).logits[0].double(), -1)
     d = pathlib.Path(tempfile.mkdtemp())
     m.save_pretrained(d)
     config = json.load(open(d / "config.json"))
     lines.append({"name": name, "config": config, "ids": ids[0].tolist(), "logprobs": [float(logp[i, ids[0, i + 1]]) for i in range(T - 1)]})
-    if name in FOLDERS:
-        os.makedirs(os.path.join(out, name), exist_ok=True)
-        w = {k: v.bfloat16() for k, v in load_file(d / "model.safetensors").items()}
-        save_file(w, os.path.join(out, name, "model.safetensors"), metadata={"format": "pt"})
-        shutil.copy(d / "config.json", os.path.join(out, name))
+    keep(name, d)
     json.dump({"model": {"vocab": {str(i): i for i in range(V)}}, "added_tokens": []}, open(d / "tokenizer.json", "w"))
-    hp = conversion.base.ModelBase.load_hparams(d, False) | OLD.get(name, {})
-    cls = conversion.get_model_class(hp["architectures"][0])
-    cls.set_vocab = lambda self: None  # a random model has no vocabulary
+    convert(d, name, set_vocab=lambda self: None) # a random model has no vocabulary
+    shutil.rmtree(d)
+for name, (cfg, mode) in E.items():
+    m = model(cfg, True)
     with torch.inference_mode():
-        cls(d, gguf.LlamaFileType.MOSTLY_BF16, pathlib.Path(out) / (name + ".gguf"), eager=True, hparams=hp, model_name="tiny").write()
+        h = m(input_ids=ids).last_hidden_state[0].double()
+    e = h[0] if mode == "cls" else h.mean(0)
+    d = pathlib.Path(tempfile.mkdtemp())
+    m.save_pretrained(d)
+    lines.append({"name": name, "config": json.load(open(d / "config.json")), "ids": ids[0].tolist(), "embedding": (e / e.norm()).tolist()})
+    keep(name, d)
+    wordpiece(d)
+    if mode: pooling(d, mode)
+    types = lambda self: self.gguf_writer.add_token_type_count(1) # a byte-level vocabulary would need its merges
+    convert(d, name, **{"set_vocab": types} if name == "roberta" else {"get_vocab_base_pre": lambda self, t: "default"})
     shutil.rmtree(d)
 with open(os.path.join(out, "logprobs.jsonl"), "w") as f:
     for l in lines: f.write(json.dumps(l) + "\n")
