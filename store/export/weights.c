@@ -89,10 +89,11 @@ static fm_status quantize_rows(uint8_t *out, const exp_weight *w, const float *w
     return FM_OK;
 }
 
-/* llama-quantize refuses what is not finite, and so do its readers. */
+/* llama-quantize refuses what is not finite, and scales that float16 does not hold. */
 fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint64_t first,
                      uint64_t n)
 {
+    const fm_dtype_info *to = fm_dtype_get(w->dtype);
     uint64_t bad = 0;
 
     if (!fm_dtype_get(w->dtype)->is_block)
@@ -104,9 +105,14 @@ fm_status exp_narrow(uint8_t *out, const exp_weight *w, const float *wide, uint6
             FM_EUNSUPPORTED,
             "holds NaN or infinity, which %s's blocks cannot; choose --dtype F32, F16 or "
             "BF16",
-            fm_dtype_get(w->dtype)->name);
-    return w->importance ? quantize_rows(out, w, wide, first, n)
-                         : fm_quantize_gguf(out, w->dtype, wide, n, 1, NULL);
+            to->name);
+    FM_TRY(w->importance ? quantize_rows(out, w, wide, first, n)
+                         : fm_quantize_gguf(out, w->dtype, wide, n, 1, NULL));
+    if (!fm_blocks_finite(w->dtype, out, n / to->block_elems))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "holds values beyond what %s's blocks reach; choose --dtype F32 or BF16",
+                       to->name);
+    return FM_OK;
 }
 
 fm_status exp_make(uint8_t *out, float *wide, uint64_t wide_elems, const exp_weight *w,

@@ -381,3 +381,23 @@ fm_status fm_quantize_gguf(void *dst, fm_dtype type, const float *src, uint64_t 
         gguf_of(type)((uint8_t *)dst + r * bytes, type, src + r * row_elems, row_elems, importance);
     return FM_OK;
 }
+
+/* Where the float16 of a block lie: of a scale, and of a minimum behind it. */
+static unsigned scale_at(fm_dtype type, bool *two)
+{
+    *two =
+        type == FM_Q4_1 || type == FM_Q5_1 || type == FM_Q2_K || type == FM_Q4_K || type == FM_Q5_K;
+    return type == FM_Q2_K ? 80 : type == FM_Q3_K ? 108 : type == FM_Q6_K ? 208 : 0;
+}
+
+bool fm_blocks_finite(fm_dtype type, const uint8_t *blocks, uint64_t count)
+{
+    const uint32_t bytes = fm_dtype_get(type)->block_bytes;
+    bool two, finite = true;
+    const unsigned at = scale_at(type, &two), behind = two ? at + 2 : at;
+
+    for (uint64_t b = 0; b < count; b++, blocks += bytes)
+        finite = finite && (fm_get_u16(blocks + at) & 0x7c00u) != 0x7c00u &&
+                 (fm_get_u16(blocks + behind) & 0x7c00u) != 0x7c00u;
+    return finite;
+}

@@ -42,5 +42,8 @@ bool fm_quantize_gguf_applies(fm_dtype type);
 FM_CHECKED fm_status fm_quantize_gguf(void *dst, fm_dtype type, const float *src,
                                       uint64_t row_elems, uint64_t rows, const float *importance);
 
+/* False where a block's float16 scale or minimum is infinite or NaN: the values were too large. */
+bool fm_blocks_finite(fm_dtype type, const uint8_t *blocks, uint64_t count);
+
 FM_END_DECLS
 #endif

@@ -227,16 +227,20 @@ changed config.json 'd["num_hidden_layers"] = 5'
 no ../changed "is of a layer beyond config.json's 'num_hidden_layers' 5"
 changed tokenizer.json 'd["pre_tokenizer"]["use_regex"] = False'
 no ../changed "fields 'pre_tokenizer', 'normalizer' and 'model.ignore_merges' are no rules"
-changed config.json 'd["x"] = 0'
-python3 - ../changed/model.safetensors <<'EOF' || die "no NaN was written"
+unfit() { # VALUE TEXT
+    changed config.json 'd["x"] = 0'
+    python3 - ../changed/model.safetensors $1 <<'EOF' || die "$1 was not written"
 import json, struct, sys
 with open(sys.argv[1], "r+b") as f:
     n, = struct.unpack("<Q", f.read(8))
     head = json.loads(f.read(n))
     f.seek(8 + n + head["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0])
-    f.write(struct.pack("<f", float("nan")))
+    f.write(struct.pack("<f", float(sys.argv[2])))
 EOF
-no ../changed "tensor 'model.layers.1.mlp.up_proj.weight': holds NaN or infinity" q4_k_m
+    no ../changed "tensor 'model.layers.1.mlp.up_proj.weight': $2" q4_k_m
+}
+unfit nan "holds NaN or infinity"
+unfit 1e30 "holds values beyond what Q5_0's blocks reach"
 refused 128 "Q2_K_S wants an importance matrix" export l-F32 ../x.gguf --dtype q2_k_s
 refused 128 "is missing; it is no importance matrix" export l-F32 ../x.gguf --dtype q4_k_m --imatrix ../kid.gguf
 refused 128 "is neither a GGUF nor an older importance matrix" export l-F32 ../x.gguf --dtype q4_k_m --imatrix ../line

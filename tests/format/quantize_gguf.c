@@ -102,13 +102,22 @@ TEST(any_floats_give_the_same_bytes_either_way_and_none_outside)
 
 TEST(what_it_cannot_do_is_refused)
 {
-    uint8_t out[256];
+    uint8_t out[512];
     float x[256] = {0};
     assert_true(fm_quantize_gguf_applies(FM_IQ4_XS));
     assert_false(fm_quantize_gguf_applies(FM_IQ3_S));
     tk_fails(fm_quantize_gguf(out, FM_IQ3_S, x, 256, 1, NULL), FM_EUNSUPPORTED, "IQ3_S");
     tk_fails(fm_quantize_gguf(out, FM_F16, x, 256, 1, NULL), FM_EUNSUPPORTED, "F16");
     tk_fails(fm_quantize_gguf(out, FM_Q2_K, x, 32, 8, NULL), FM_EINVAL, "Q2_K");
+    /* A scale that float16 does not hold is told. */
+    for (size_t t = 0; t < FM_ARRAY_LEN(TYPE); t++)
+        for (int big = 0; big < 2; big++) {
+            for (size_t i = 0; i < 256; i++)
+                x[i] = big && i == 77 ? 1e10f : (float)i;
+            tk_ok(fm_quantize_gguf(out, TYPE[t], x, 256, 1, NULL));
+            assert_true(fm_blocks_finite(TYPE[t], out, 256 / fm_dtype_get(TYPE[t])->block_elems) ==
+                        !big);
+        }
     /* What recipes may name is not more than it was. */
     assert_false(fm_quantize_applies(FM_Q2_K) || fm_quantize_applies(FM_Q3_K) ||
                  fm_quantize_applies(FM_IQ4_XS));
