@@ -689,6 +689,29 @@ FMI_INLINE void add_block(const uint32_t m, const bool min, vf *sum, const vi *d
         sum[r] = vf_fma(least, vf_set1(float_at(x, (quads + 1) * m + r)), sum[r]);
 }
 
+/* 32 k of a type of 256 k, or the `half` of them that shares scales. */
+FMI_INLINE void wide_scaled(const uint32_t m, const fmi_fast_block kind, const uint32_t quads,
+                            const uint32_t half, vf *sum, const float *scale, const uint8_t *q,
+                            const uint8_t *x)
+{
+    const bool min = kind == FMI_Q2_K || kind == FMI_Q4_K || kind == FMI_Q5_K;
+    vi dot[TILE_INT8];
+
+#pragma GCC unroll 12
+    for (uint32_t r = 0; r < m; r++)
+        dot[r] = vi_set1(min ? 0 : quad_at(x, (quads + 1) * m + r));
+#pragma GCC unroll 4
+    for (uint32_t j = 0; j < 4; j++) {
+        vi low, high;
+        block_nibbles(kind, q, j, &low, &high);
+        if (half == 0)
+            dot_rows(m, dot, low, x, j);
+        if (quads == 8 || half == 1)
+            dot_rows(m, dot, high, x, quads == 8 ? j + 4 : j);
+    }
+    add_block(m, min, sum, dot, scale, x, quads);
+}
+
 /* 32 k of a type of 256 k; returns the rows behind them. Scales of 16 k: the low lines, then the
  * high ones. */
 FMI_INLINE const uint8_t *wide_block(const uint32_t m, const fmi_fast_block kind, vf *sum,
@@ -696,28 +719,13 @@ FMI_INLINE const uint8_t *wide_block(const uint32_t m, const fmi_fast_block kind
 {
     const bool min = kind == FMI_Q2_K || kind == FMI_Q4_K || kind == FMI_Q5_K;
     const uint32_t quads = block_is_pairs(kind) || kind == FMI_Q6_K ? 4 : 8;
-    const uint32_t scales = min ? 2 * VF_LANES : VF_LANES;
 
-#pragma GCC unroll 2
-    for (uint32_t half = 0; half < 8 / quads; half++) {
-        vi dot[TILE_INT8];
-#pragma GCC unroll 12
-        for (uint32_t r = 0; r < m; r++)
-            dot[r] = vi_set1(min ? 0 : quad_at(x, (quads + 1) * m + r));
-#pragma GCC unroll 4
-        for (uint32_t j = 0; j < 4; j++) {
-            vi low, high;
-            block_nibbles(kind, q, j, &low, &high);
-            if (half == 0)
-                dot_rows(m, dot, low, x, j);
-            if (quads == 8 || half == 1)
-                dot_rows(m, dot, high, x, quads == 8 ? j + 4 : j);
-        }
-        add_block(m, min, sum, dot, scale, x, quads);
-        x += (size_t)FMI_ROW_BLOCK_BYTES(quads) * m;
-        scale += scales;
-    }
-    return x;
+    wide_scaled(m, kind, quads, 0, sum, scale, q, x);
+    x += (size_t)FMI_ROW_BLOCK_BYTES(quads) * m;
+    if (quads == 8)
+        return x;
+    wide_scaled(m, kind, quads, 1, sum, scale + (min ? 2 * VF_LANES : VF_LANES), q, x);
+    return x + (size_t)FMI_ROW_BLOCK_BYTES(quads) * m;
 }
 
 /* A type of 256 k without unpacking; the bits of the unpacked form. blocks: a multiple of 8 */
