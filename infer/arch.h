@@ -57,22 +57,31 @@ typedef enum fm_alibi { FM_ALIBI_NONE, FM_ALIBI_BLOOM, FM_ALIBI_MPT } fm_alibi;
 #define FM_LAYER_SLIDES 1u /* sees `window` positions and turns by rope[1] */
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
 #define FM_LAYER_NO_ROPE 4u
+#define FM_LAYER_NO_MLP 32u        /* no feed-forward branch */
 #define FM_LAYER_RECURS 64u        /* a recurrent block: fm_recurrence */
 #define FM_LAYER_NO_ATTENTION 128u /* the recurrent block stands in its place */
 
-/* What a recurrent block computes. It keeps a state of each sequence, float32. */
+/* What a recurrent block computes. It keeps a state of each sequence, float32. in, x, dt, out:
+ * products; norm: RMS, group by group. */
 typedef enum fm_recurs {
     FM_RECURS_NOT,
-    FM_RECURS_CONV, /* LFM2: out(c * conv(b * x)), where (b, c, x) = in(row) */
+    FM_RECURS_CONV,   /* LFM2: out(c * conv(b * x)), where (b, c, x) = in(row) */
+    FM_RECURS_MAMBA,  /* out(y * silu(z)), y = scan(u, b, c, dt(t)), where (x, z) = in(row), u =
+                       * silu(conv(x)), (t, b, c) = x(u) */
+    FM_RECURS_MAMBA2, /* out(norm(y * silu(z))), y = scan(x, b, c, t), where (z, x', t) = in(row),
+                       * (x, b, c) = silu(conv(x')) */
 } fm_recurs;
 
 /* The recurrent blocks of a model, which are alike. The state of a layer is `kernel` - 1 rows of
- * `channels`: what the next row's convolution reads. */
+ * `channels`, which the next row's convolution reads, then the scan's [heads, n, hd]. */
 typedef struct fm_recurrence {
     fm_recurs kind;
     uint32_t kernel, channels; /* of the convolution along the sequence, channel by channel */
     uint32_t in, inner;        /* width of the first product; of what the last one reads */
-    bool bias, conv_bias;      /* of the products; of the convolution */
+    uint32_t heads, hd, n;     /* of the scan; 0: there is none */
+    uint32_t groups, rank;     /* heads of a group share b and c; width of t before dt */
+    bool bias, conv_bias;      /* of in and out; of the convolution */
+    float dt_min, dt_max;
 } fm_recurrence;
 
 /* Everything that decides what a pass computes, apart from sizes. Llama: zeros, scales 1. */
@@ -254,8 +263,14 @@ typedef enum fm_place {
     FM_P_REC_IN_B,
     FM_P_REC_OUT,
     FM_P_REC_OUT_B,
+    FM_P_REC_X,
+    FM_P_REC_DT,
     FM_P_CONV,
     FM_P_CONV_B,
+    FM_P_RATES, /* a_log of fm_scan: [heads], or [channels, n] */
+    FM_P_SKIP,  /* d */
+    FM_P_DT_B,
+    FM_P_REC_NORM,
 } fm_place;
 
 static inline bool fm_arch_recurs(const fm_arch *a)
@@ -273,7 +288,8 @@ static inline bool fm_layer_recurs(const fm_switches *sw, uint32_t layer)
 /* Floats of the state of one layer. */
 static inline size_t fm_recurrence_floats(const fm_recurrence *r)
 {
-    return r->kernel ? (size_t)(r->kernel - 1) * r->channels : 0;
+    size_t conv = r->kernel ? (size_t)(r->kernel - 1) * r->channels : 0;
+    return conv + (size_t)r->heads * r->n * r->hd;
 }
 
 /* Each parameter in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */

@@ -470,6 +470,8 @@ struct fm_backend {
     void (*keep_rows)(fm_backend *be, const fm_new_rows *r);
     /* Recurrent blocks: a model that has some is refused where its operation is missing. */
     void (*convolve)(fm_backend *be, const fm_convolve *c);
+    void (*scan)(fm_backend *be, const fm_scan *s);
+    void (*delta)(fm_backend *be, const fm_delta *d);
     /* Training: this and linears_dx give the bits of the calls that they stand for, with fewer
      * bytes moved. products(list), then terms(term), whose x and y are rows of the products' x and
      * y. made not NULL: swiglu(made) comes first, but x need not hold its result afterwards. */
@@ -537,7 +539,7 @@ struct fm_backend {
 #define FM_BACKEND_TRAINING_MAY(X)                                                                 \
     X(weight_floats) X(weight_for_dx) X(keep_stored) X(products_terms) X(linears_dx)
 /* clang-format on */
-#define FM_BACKEND_RECURRENT(X) X(convolve)
+#define FM_BACKEND_RECURRENT(X) X(convolve) X(scan) X(delta)
 /* Declares a function that fits the slot. */
 #define FM_BACKEND_FN(slot, name) __typeof__(*((fm_backend *)0)->slot) name
 

@@ -36,4 +36,42 @@ typedef struct fm_convolve {
     bool silu;
 } fm_convolve;
 
+#define FM_MAX_STATE 512u /* rows of a state: fm_scan.n, fm_delta.dk */
+
+/* A selective scan (Mamba, Mamba-2). Channel c of head h has x and y, group h / (heads / groups)
+ * has b and c. With A = -exp(a_log) and dt = softplus(dt + dt_bias), kept within dt_min and dt_max:
+ * s[j] = s[j] * exp(dt * A) + (dt * x) * b[j], y = sum over j ascending of s[j] * c[j], + d * x.
+ * One dt, A and d for each head; by_channel: dt, dt_bias and d for each channel, A for each channel
+ * and j. State: [heads, n, hd]. */
+typedef struct fm_scan {
+    fm_state_rows rows;
+    float *y; /* [.., heads * hd]; not among the inputs */
+    size_t ldy;
+    const float *x, *b, *c; /* [.., heads * hd], [.., groups * n] */
+    size_t ldx, ldb;        /* of x; of b and c */
+    const float *dt;        /* [.., heads] or [.., heads * hd] */
+    size_t lddt;
+    const float *a_log, *d, *dt_bias;
+    uint32_t heads, hd, groups, n;
+    float dt_min, dt_max;
+    bool by_channel;
+} fm_scan;
+
+/* The gated delta rule (Yang et al. 2024). Heads of values share heads of queries and keys. With q
+ * and k divided by the root of the sum of their squares + 1e-6, q also by the root of dk, decay =
+ * exp(-exp(a_log) * softplus(a + dt_bias)) and beta = sigmoid(b): s = s * decay; u = (v - sum over
+ * j ascending of k[j] * s[j]) * beta; s[j] += k[j] * u; y = sum over j ascending of q[j] * s[j].
+ * State: [hv, dk, dv]. */
+typedef struct fm_delta {
+    fm_state_rows rows;
+    float *y; /* [.., hv * dv]; not among the inputs */
+    size_t ldy;
+    const float *q, *k, *v; /* [.., hk * dk], [.., hk * dk], [.., hv * dv], ldx apart */
+    size_t ldx;
+    const float *a, *b; /* [.., hv], lda apart */
+    size_t lda;
+    const float *a_log, *dt_bias; /* [hv] */
+    uint32_t hk, hv, dk, dv;
+} fm_delta;
+
 #endif

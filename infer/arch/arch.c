@@ -269,6 +269,11 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
     fm_status rc;
     /* A family without shared key/value heads has no config key for their number. */
     bool shares = !f->alone || f->k_kv_heads;
+    if (f->has & F_MAMBA) { /* no attention; head_dim is the recurrent block's */
+        a->kv_heads = 1;
+        a->head_dim = 2;
+        return FM_OK;
+    }
     const char *shared = key_or(f->k_kv_heads, "num_key_value_heads");
     bool null_kv = fm_json_get(c, shared) != NULL; /* null: as many as heads */
     int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
@@ -358,6 +363,10 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         (rc = fmi_take_u32(&a->hidden, c, hidden, -1, 1, wide, what)) != FM_OK)
         return rc;
     int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* optional in GPT-2 alone */
+    if (f->has & F_MAMBA) { /* no feed-forward branch; intermediate_size is the block's */
+        inter = "";
+        inter_dflt = 1;
+    }
     if ((rc = fmi_take_u32(&a->inter, c, inter, inter_dflt, 1, 4 * wide, what)) != FM_OK ||
         (rc = fmi_take_u32(&a->layers, c, key_or(f->k_layers, "num_hidden_layers"), -1, 1,
                            FM_MAX_LAYERS, what)) != FM_OK ||

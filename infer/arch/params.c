@@ -55,6 +55,8 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return recurs && a->sw.rec.bias;
     case W_CONV_BIAS:
         return recurs && a->sw.rec.conv_bias;
+    case W_MLP:
+        return !(layer & FM_LAYER_NO_MLP);
     case W_ALWAYS:
         break;
     }
@@ -119,6 +121,14 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return a->sw.rec.channels;
     case D_KERNEL:
         return a->sw.rec.kernel;
+    case D_STATE:
+        return a->sw.rec.n;
+    case D_REC_HEADS:
+        return a->sw.rec.heads;
+    case D_REC_X:
+        return a->sw.rec.rank + 2 * (uint64_t)a->sw.rec.n;
+    case D_RANK:
+        return a->sw.rec.rank;
     case D_ONE:
     case D_1:
         break;
@@ -154,11 +164,15 @@ static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uin
     p->layer = layer;
     p->expert = expert;
     p->place = part->place;
-    p->is_matrix = part->cols != D_1 && part->cols != D_KERNEL;
+    p->is_matrix = part->cols != D_1 && part->cols != D_KERNEL && part->cols != D_STATE;
     p->transposed = p->is_matrix && layer >= 0 && (f->has & F_CONV1D);
     p->shape.rank = p->is_matrix ? 2 : 1;
     p->shape.dim[0] = p->transposed ? cols : rows;
     p->shape.dim[1] = !p->is_matrix ? 0 : p->transposed ? rows : cols;
+    if (part->cols == D_STATE) {
+        p->shape.rank = 2;
+        p->shape.dim[1] = cols;
+    }
     if (part->cols == D_KERNEL) {
         p->shape.rank = 3;
         p->shape.dim[1] = 1;

@@ -1,6 +1,7 @@
 /* recurrent.c - which layers have a recurrent block, and its sizes. */
 #include "infer/arch/table.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "infer/recurrent.h"
@@ -76,11 +77,91 @@ static fm_status read_lfm2(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* Two numbers, of which the second may be infinite. */
+static fm_status take_limits(fm_recurrence *r, const fm_json *c, const char *what)
+{
+    const fm_json *v = fm_json_get(c, "time_step_limit");
+    r->dt_min = 0.0f;
+    r->dt_max = INFINITY;
+    if (fmi_absent(v))
+        return FM_OK;
+    const fm_json *low = fm_json_at(v, 0), *high = fm_json_at(v, 1);
+    const char *word = fm_json_cstr(fm_json_get(high, "__float__"), fm_json_cstr(high, ""));
+    bool infinite = strcmp(word, "Infinity") == 0 || strcmp(word, "inf") == 0;
+    double min = fm_json_real(low, -1.0), max = infinite ? HUGE_VAL : fm_json_real(high, -1.0);
+    if (!fm_json_is(v, FM_JSON_ARRAY) || fm_json_count(v) != 2 || min < 0.0 || max < min)
+        return fm_fail(FM_EINVAL, "%s: time_step_limit must be two ascending numbers from 0 on",
+                       what);
+    r->dt_min = (float)min;
+    r->dt_max = (float)max;
+    return FM_OK;
+}
+
+static fm_status read_mamba2(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    uint32_t expand = 2;
+    FM_TRY(fmi_take_u32(&expand, c, "expand", 2, 1, 64, what));
+    FM_TRY(fmi_take_u32(&r->heads, c, "num_heads", 128, 1, 65536, what));
+    FM_TRY(fmi_take_u32(&r->hd, c, "head_dim", 64, 1, FM_MAX_HEAD_DIM, what));
+    FM_TRY(fmi_take_u32(&r->n, c, "state_size", 128, 1, FM_MAX_STATE, what));
+    FM_TRY(fmi_take_u32(&r->groups, c, "n_groups", 8, 1, 65536, what));
+    r->kind = FM_RECURS_MAMBA2;
+    r->inner = r->heads * r->hd;
+    r->channels = r->inner + 2 * r->groups * r->n;
+    r->in = r->inner + r->channels + r->heads;
+    if ((uint64_t)expand * a->hidden != r->inner || r->heads % r->groups != 0)
+        return fm_fail(FM_EINVAL,
+                       "%s: %u heads of %u in %u groups do not make %u times the hidden size", what,
+                       r->heads, r->hd, r->groups, expand);
+    return take_limits(r, c, what);
+}
+
+static fm_status read_mamba1(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    const fm_json *rank = fm_json_get(c, "time_step_rank");
+    uint32_t expand = 2, usual = (a->hidden + 15) / 16;
+    FM_TRY(fmi_take_u32(&expand, c, "expand", 2, 1, 64, what));
+    FM_TRY(fmi_take_u32(&r->inner, c, "intermediate_size", (int64_t)expand * a->hidden, 1, 1 << 22,
+                        what));
+    FM_TRY(fmi_take_u32(&r->n, c, "state_size", 16, 1, FM_MAX_STATE, what));
+    r->rank = usual;
+    if (strcmp(fm_json_cstr(rank, ""), "auto") != 0)
+        FM_TRY(fmi_take_u32(&r->rank, c, "time_step_rank", usual, 1, 1 << 16, what));
+    if ((uint64_t)expand * a->hidden != r->inner)
+        return fm_fail(FM_EINVAL, "%s: intermediate_size is %u, expand makes it %u times %u", what,
+                       r->inner, expand, a->hidden);
+    r->kind = FM_RECURS_MAMBA;
+    r->heads = r->groups = 1; /* of one head, with rates for each channel */
+    r->hd = r->channels = r->inner;
+    r->in = 2 * r->inner;
+    r->dt_max = INFINITY;
+    return FM_OK;
+}
+
+/* Every layer is a recurrent block alone. */
+static fm_status read_mamba(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    FM_TRY(f->sw.rec.kind == FM_RECURS_MAMBA2 ? read_mamba2(a, c, what) : read_mamba1(a, c, what));
+    FM_TRY(fmi_take_bool(&r->bias, c, "use_bias", false, what));
+    FM_TRY(fmi_take_bool(&r->conv_bias, c, "use_conv_bias", true, what));
+    FM_TRY(fmi_take_u32(&r->kernel, c, "conv_kernel", 4, 1, FM_MAX_CONV_KERNEL, what));
+    if (a->sw.act != FM_ACT_SILU)
+        return fm_fail(FM_EUNSUPPORTED, "%s: hidden_act other than silu is not supported", what);
+    for (uint32_t i = 0; i < a->layers; i++)
+        a->sw.layer[i] |= FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION | FM_LAYER_NO_MLP;
+    return FM_OK;
+}
+
 fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     bool any = false;
     if (f->has & F_LFM2)
         FM_TRY(read_lfm2(a, c, what));
+    if (f->has & F_MAMBA)
+        FM_TRY(read_mamba(a, f, c, what));
     for (uint32_t i = 0; i < a->layers; i++)
         any = any || fm_layer_recurs(&a->sw, i);
     if (!any)

@@ -444,6 +444,38 @@ static const fmi_arch_part lfm2_last[] = {
     {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
     {.name = NULL}};
 
+#define MIXER_PRODUCTS                                                                             \
+    {"mixer.conv1d.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},                            \
+        {"mixer.conv1d.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},                          \
+        {"mixer.in_proj.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},                       \
+        {"mixer.in_proj.bias", FM_P_REC_IN_B, W_RECURS_BIAS, D_REC_IN, D_1},                       \
+        {"mixer.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER},                  \
+    {                                                                                              \
+        "mixer.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1                        \
+    }
+static const fmi_arch_part mamba_first[] = {
+    {"embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN}, {.name = NULL}};
+static const fmi_arch_part mamba_layer[] = {
+    {"norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"mixer.A_log", FM_P_RATES, W_RECURS, D_REC_INNER, D_STATE},
+    {"mixer.D", FM_P_SKIP, W_RECURS, D_REC_INNER, D_1},
+    MIXER_PRODUCTS,
+    {"mixer.x_proj.weight", FM_P_REC_X, W_RECURS, D_REC_X, D_REC_INNER},
+    {"mixer.dt_proj.weight", FM_P_REC_DT, W_RECURS, D_REC_INNER, D_RANK},
+    {"mixer.dt_proj.bias", FM_P_DT_B, W_RECURS, D_REC_INNER, D_1},
+    {.name = NULL}};
+static const fmi_arch_part mamba2_layer[] = {
+    {"norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"mixer.A_log", FM_P_RATES, W_RECURS, D_REC_HEADS, D_1},
+    {"mixer.D", FM_P_SKIP, W_RECURS, D_REC_HEADS, D_1},
+    {"mixer.dt_bias", FM_P_DT_B, W_RECURS, D_REC_HEADS, D_1},
+    MIXER_PRODUCTS,
+    {"mixer.norm.weight", FM_P_REC_NORM, W_RECURS, D_REC_INNER, D_1},
+    {.name = NULL}};
+static const fmi_arch_part mamba_last[] = {{"norm_f.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+                                           {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+                                           {.name = NULL}};
+
 static const fmi_arch_part gpt2_first[] = {
     {"wte.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"wpe.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
@@ -808,6 +840,26 @@ LIST(lfm2_keys, "norm_eps", "conv_bias", "conv_L_cache", "block_ff_dim", "block_
 LIST(lfm2_harmless, "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
      "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
      "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc");
+
+LIST(mamba_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
+     "layer_norm_epsilon", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
+     "hidden_act", "expand", "intermediate_size", "state_size", "conv_kernel", "use_bias",
+     "use_conv_bias", "time_step_rank");
+LIST(mamba2_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
+     "layer_norm_epsilon", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
+     "hidden_act", "expand", "num_heads", "head_dim", "n_groups", "state_size", "conv_kernel",
+     "use_bias", "use_conv_bias", "time_step_limit");
+/* How weights begin, how the same numbers are computed, and what nothing reads. */
+LIST(mamba_harmless, "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
+     "time_step_init_scheme", "time_step_max", "time_step_min", "time_step_scale",
+     "use_associative_scan", "use_mambapy", "chunk_size", "time_step_rank", "d_inner", "d_model",
+     "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple",
+     "norm_before_gate");
+#define MAMBA(parts, k)                                                                            \
+    .has = F_MAMBA, .prefix = {"backbone.", ""}, .layers = "layers.", .head_name = "lm_head",      \
+    .first = mamba_first, .layer = parts, .last = mamba_last, .k_eps = "layer_norm_epsilon",       \
+    .eps = 1e-5, .heads = 1, .max_positions = 1 << 20, .alone = true, .harmless = mamba_harmless,  \
+    .sw = {.no_rope = true, .rec = {.kind = k}}
 
 #define GLM                                                                                        \
     .has = F_BIAS_KEY | F_BIAS_NOT_O, .kv_heads = 2, .head_dim = 128, .max_positions = 131072,     \
@@ -1504,6 +1556,8 @@ static const fmi_family families[] = {
      .keys = lfm2_keys,
      .harmless = lfm2_harmless,
      .sw = {.qk = FM_QK_HEAD}},
+    {.name = "mamba", MAMBA(mamba_layer, FM_RECURS_MAMBA), .keys = mamba_keys, .tied = true},
+    {.name = "mamba2", MAMBA(mamba2_layer, FM_RECURS_MAMBA2), .keys = mamba2_keys},
     {.name = "stablelm",
      NAMES(stablelm_layer, layernorm_last),
      .has = F_USE_QKV_BIAS,

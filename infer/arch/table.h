@@ -20,7 +20,7 @@ typedef enum fmi_when {
     W_HEAD,        /* unless the head is the embedding */
     W_HEAD_BIAS,
     W_HEAD_BIAS_MAY, /* where fm_arch.head_bias */
-    W_LATENT_Q, /* queries from a latent vector */
+    W_LATENT_Q,      /* queries from a latent vector */
     W_LATENT_Q_BIAS,
     W_PLAIN_Q,       /* all others */
     W_TWO_NORMS,     /* parallel branches with a norm each */
@@ -31,6 +31,7 @@ typedef enum fmi_when {
     W_RECURS,        /* in layers with a recurrent block */
     W_RECURS_BIAS,   /* likewise, where its products have biases */
     W_CONV_BIAS,     /* likewise, where its convolution has */
+    W_MLP,           /* in layers with a feed-forward branch */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -60,6 +61,10 @@ typedef enum fmi_dim {
     D_REC_INNER,
     D_CHANNELS,
     D_KERNEL, /* as cols: the shape is [rows, 1, kernel] */
+    D_STATE,  /* as cols: no matrix for products, [rows, n] */
+    D_REC_HEADS,
+    D_REC_X,
+    D_RANK,
 } fmi_dim;
 
 typedef struct fmi_arch_part {
@@ -122,8 +127,8 @@ typedef struct fmi_stack {
 #define F_CLAMPED (UINT64_C(1) << 34)      /* swiglu_limit, swiglu_alpha: of FM_ACT_CLAMPED alone */
 #define F_DEEP_EXPERTS (UINT64_C(1) << 40) /* n_routed_experts, n_group, .. */
 #define F_GLM_EXPERTS (UINT64_C(1) << 41)  /* likewise, with GLM's defaults */
-#define F_LATENT (UINT64_C(1) << 35)    /* kv_lora_rank, qk_rope_head_dim, .. */
-#define F_DEEPSEEK_2 (UINT64_C(1) << 36) /* with F_DEEP_EXPERTS: its defaults and its groups */
+#define F_LATENT (UINT64_C(1) << 35)       /* kv_lora_rank, qk_rope_head_dim, .. */
+#define F_DEEPSEEK_2 (UINT64_C(1) << 36)   /* with F_DEEP_EXPERTS: its defaults and its groups */
 #define F_DEEPSEEK_3 (UINT64_C(1) << 37)
 #define F_ERNIE_EXPERTS (UINT64_C(1) << 42) /* moe_num_experts, moe_k, .. */
 #define F_WINDOW_FROM (UINT64_C(1) << 43)   /* max_window_layers: layers from it on slide */
@@ -137,6 +142,7 @@ typedef struct fmi_stack {
 #define F_TURNS_BACK (UINT64_C(1) << 50)    /* fm_rope.back */
 #define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
 #define F_PHIMOE (UINT64_C(1) << 52)        /* lm_head_bias, router_jitter_noise, short_mscale */
+#define F_MAMBA (UINT64_C(1) << 60)         /* every layer is a recurrent block and no more */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {

@@ -18,7 +18,7 @@ static int32_t *pages_of_mark(const fm_seq *s, uint32_t i)
 const int32_t *fmi_mark_at(const fm_seq *s, uint32_t at)
 {
     for (uint32_t i = 0; i < s->marks; i++)
-        if (s->mark_at[i] == at)
+        if (s->mark[i].at == at)
             return pages_of_mark(s, i);
     return NULL;
 }
@@ -27,8 +27,8 @@ uint32_t fmi_mark_before(const fm_seq *s, uint32_t at)
 {
     uint32_t best = 0;
     for (uint32_t i = 0; i < s->marks; i++)
-        if (s->mark_at[i] <= at)
-            best = FM_MAX(best, s->mark_at[i]);
+        if (s->mark[i].at <= at)
+            best = FM_MAX(best, s->mark[i].at);
     return best;
 }
 
@@ -40,10 +40,10 @@ static fm_status room_for_one(fm_seq *s)
     if (s->marks < s->mark_cap)
         return FM_OK;
     uint32_t cap = s->mark_cap ? 2 * s->mark_cap : 8;
-    uint32_t *at = fm_realloc(s->mark_at, cap * sizeof(*at));
-    if (at)
-        s->mark_at = at;
-    int32_t *page = at ? fm_realloc(s->mark_page, cap * layers * sizeof(*page)) : NULL;
+    fmi_mark *mark = fm_realloc(s->mark, cap * sizeof(*mark));
+    if (mark)
+        s->mark = mark;
+    int32_t *page = mark ? fm_realloc(s->mark_page, cap * layers * sizeof(*page)) : NULL;
     if (!page)
         return FM_ENOMEM;
     s->mark_page = page;
@@ -51,7 +51,7 @@ static fm_status room_for_one(fm_seq *s)
     return FM_OK;
 }
 
-static fm_status take(fm_seq *s, uint32_t at)
+static fm_status take(fm_seq *s, uint32_t at, bool keeps)
 {
     const fmi_geom *g = geom_of(s);
     FM_TRY(room_for_one(s));
@@ -64,7 +64,7 @@ static fm_status take(fm_seq *s, uint32_t at)
             return rc;
         }
     }
-    s->mark_at[s->marks++] = at;
+    s->mark[s->marks++] = (fmi_mark){at, keeps};
     return FM_OK;
 }
 
@@ -74,34 +74,28 @@ static void give(fm_seq *s, uint32_t i)
     int32_t *page = pages_of_mark(s, i);
     for (uint32_t r = g->recurs; r-- > 0;)
         fmi_kv_give(g->states, page[r]);
-    s->mark_at[i] = s->mark_at[--s->marks];
+    s->mark[i] = s->mark[--s->marks];
     memcpy(page, pages_of_mark(s, s->marks), g->recurs * sizeof(*page));
 }
 
 void fmi_marks_limit(fm_seq *s, uint32_t first, uint32_t last)
 {
     for (uint32_t i = s->marks; i-- > 0;)
-        if (s->mark_at[i] < first || s->mark_at[i] > last)
+        if (s->mark[i].at < first || s->mark[i].at > last)
             give(s, i);
-}
-
-/* Whether the cache keeps the mark behind block b; several: the block is the last whole one of a
- * step with several rows of the sequence. */
-static bool is_kept(const fm_seq *s, uint32_t b, bool several)
-{
-    bool caches = s->model->engine->prefix && !s->uncached;
-    return caches && (several || (b + 1) % geom_of(s)->stride == 0);
 }
 
 fm_status fmi_marks_reserve(fm_seq *s, uint32_t len)
 {
+    bool caches = s->model->engine->prefix && !s->uncached, several = len > s->len + 1;
+    uint32_t wide = FM_KV_PAGE * geom_of(s)->stride, last = len / FM_KV_PAGE * FM_KV_PAGE;
     if (!fmi_has_state(s) || len <= s->len)
         return FM_OK;
     fmi_marks_limit(s, 0, s->len);
-    FM_TRY(take(s, len));
-    for (uint32_t b = s->len / FM_KV_PAGE; (b + 1) * FM_KV_PAGE < len; b++)
-        if (is_kept(s, b, (b + 2) * FM_KV_PAGE > len) && take(s, (b + 1) * FM_KV_PAGE) != FM_OK) {
-            fm_error_clear();
+    FM_TRY(take(s, len, caches && len == last && (several || len % wide == 0)));
+    for (uint32_t at = (s->len / FM_KV_PAGE + 1) * FM_KV_PAGE; caches && at < len; at += FM_KV_PAGE)
+        if ((at == last || at % wide == 0) && take(s, at, true) != FM_OK) {
+            fm_error_clear(); /* the cache goes without it */
             break;
         }
     return FM_OK;
@@ -111,7 +105,7 @@ void fmi_marks_free(fm_seq *s)
 {
     while (s->marks)
         give(s, s->marks - 1);
-    fm_free(s->mark_at);
+    fm_free(s->mark);
     fm_free(s->mark_page);
 }
 
@@ -127,13 +121,13 @@ static int32_t cached(const fm_seq *s, const fmi_node *n, uint32_t layer)
 void fmi_marks_put(fm_seq *s)
 {
     const fmi_geom *g = geom_of(s);
-    const int32_t *page = fmi_has_state(s) ? fmi_mark_at(s, s->whole) : NULL;
-    if (!page || !s->node || !is_kept(s, s->whole / FM_KV_PAGE - 1, s->pending > 1))
-        return;
-    for (uint32_t l = 0; l < g->layers; l++)
+    uint32_t i = 0;
+    while (i < s->marks && (s->mark[i].at != s->whole || !s->mark[i].keeps))
+        i++;
+    for (uint32_t l = 0; i < s->marks && s->node && l < g->layers; l++)
         if (fm_layer_recurs(&g->sw, l) && cached(s, s->node, l) < 0)
             fmi_prefix_put(s->model->engine->prefix, g->states, s->node,
-                           &fmi_priv(s->model)->kv_key[l], page[g->recur_at[l]]);
+                           &fmi_priv(s->model)->kv_key[l], pages_of_mark(s, i)[g->recur_at[l]]);
 }
 
 /* Whether the cache has block n: its keys and values, or (states) the states behind it. */
@@ -185,7 +179,7 @@ void fmi_marks_adopt(fm_seq *s)
         fmi_kv_hold(g->states, there);
         page[g->recur_at[l]] = there;
     }
-    s->mark_at[s->marks++] = s->len;
+    s->mark[s->marks++] = (fmi_mark){.at = s->len};
     fmi_marks_limit(s, s->len, UINT32_MAX);
 }
 

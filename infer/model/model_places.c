@@ -34,6 +34,8 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     if (p->place >= FM_P_REC_IN)
         return p->place <= FM_P_REC_IN_B    ? &l->rec->in
                : p->place <= FM_P_REC_OUT_B ? &l->rec->out
+               : p->place == FM_P_REC_X     ? &l->rec->x
+               : p->place == FM_P_REC_DT    ? &l->rec->dt
                                             : NULL;
     fm_linear *gate = &x->gate[p->expert], *up = &x->up[p->expert], *down = &x->down[p->expert];
     fm_linear *expert[] = {&x->router, &x->router, NULL,     gate,       gate,        up, up, down,
@@ -55,8 +57,11 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
     fm_layer *l = &m->layers[p->layer];
     if (p->place == FM_P_ROUTER_B)
         return &l->experts->choice_bias;
-    if (p->place >= FM_P_REC_IN)
-        return p->place == FM_P_CONV ? &l->rec->conv : &l->rec->conv_b;
+    if (p->place >= FM_P_CONV) {
+        fm_recurrent *x = l->rec;
+        const float **of[] = {&x->conv, &x->conv_b, &x->rates, &x->skip, &x->dt_b, &x->norm};
+        return of[p->place - FM_P_CONV];
+    }
     if (p->place == FM_P_ACT_P || p->place == FM_P_ACT_N)
         return p->place == FM_P_ACT_P ? &l->act_p : &l->act_n;
     const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
@@ -91,7 +96,8 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
         (void)snprintf(name, sizeof(name), "%s%s.weight", a->prefix, module + strlen(usual));
     else
         (void)snprintf(name, sizeof(name), "%s.weight", module);
-    if (!fm_arch_param_named(a, name, &p) || p.layer < 0 || !p.is_matrix)
+    if (!fm_arch_param_named(a, name, &p) || p.layer < 0 || !p.is_matrix ||
+        p.place == FM_P_REC_DT) /* transformers multiplies with its weight, past the module */
         return NULL;
     return fmi_linear_at(m, &p);
 }
@@ -154,6 +160,7 @@ void fmi_layers_free(fm_model *m)
         if (y->rec) {
             fm_free(y->rec->in.lora);
             fm_free(y->rec->out.lora);
+            fm_free(y->rec->x.lora);
             fm_free(y->rec);
         }
         fm_experts *x = y->experts;

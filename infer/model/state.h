@@ -108,6 +108,11 @@ typedef struct fmi_block {
     } save[FMI_SAVES];
 } fmi_block;
 
+typedef struct fmi_mark {
+    uint32_t at; /* the state is that behind so many tokens */
+    bool keeps;  /* it goes into the cache when its block is complete */
+} fmi_mark;
+
 struct fm_seq {
     fm_model *model;
     uint32_t len;     /* tokens; fm_seq_len */
@@ -115,10 +120,8 @@ struct fm_seq {
     int32_t *page;    /* [layers, page_cap], of which page_count of each layer are held */
     fmi_block *block; /* [page_cap] */
     uint32_t page_count, page_cap;
-    /* States of the recurrent layers, each behind the first mark_at[i] tokens: [marks], and [marks,
-     * recurrent layers], held; engine/seq_state.h. */
-    uint32_t *mark_at;
-    int32_t *mark_page;
+    fmi_mark *mark;     /* [marks] states of the recurrent layers: engine/seq_state.h */
+    int32_t *mark_page; /* [marks, recurrent layers] held */
     uint32_t marks, mark_cap;
     int32_t *token; /* [known]; behind len: future tokens that fmi_seq_tell has set */
     uint32_t known;

@@ -242,6 +242,14 @@ static void op_attention(fm_backend *be, const fm_attn *ask)
     apart_push(a, run_attention, op, &t, sizeof(t));
 }
 
+static void states_args(apart *a, fm_state_rows *r, const char *op)
+{
+    TO(r->pages);
+    TO(r->row);
+    TO(r->from);
+    TO(r->to);
+}
+
 static void run_convolve(fm_backend *in, const void *v)
 {
     in->convolve(in, v);
@@ -252,10 +260,7 @@ static void op_convolve(fm_backend *be, const fm_convolve *ask)
     static const char op[] = "=convolve";
     apart *a = apart_of(be);
     fm_convolve t = *ask;
-    TO(t.rows.pages);
-    TO(t.rows.row);
-    TO(t.rows.from);
-    TO(t.rows.to);
+    states_args(a, &t.rows, op);
     TO(t.y);
     TO(t.x);
     TO(t.before);
@@ -263,6 +268,50 @@ static void op_convolve(fm_backend *be, const fm_convolve *ask)
     TO(t.weight);
     TO(t.bias);
     apart_push(a, run_convolve, op, &t, sizeof(t));
+}
+
+static void run_scan(fm_backend *in, const void *v)
+{
+    in->scan(in, v);
+}
+
+static void op_scan(fm_backend *be, const fm_scan *ask)
+{
+    static const char op[] = "=scan";
+    apart *a = apart_of(be);
+    fm_scan t = *ask;
+    states_args(a, &t.rows, op);
+    TO(t.y);
+    TO(t.x);
+    TO(t.b);
+    TO(t.c);
+    TO(t.dt);
+    TO(t.a_log);
+    TO(t.d);
+    TO(t.dt_bias);
+    apart_push(a, run_scan, op, &t, sizeof(t));
+}
+
+static void run_delta(fm_backend *in, const void *v)
+{
+    in->delta(in, v);
+}
+
+static void op_delta(fm_backend *be, const fm_delta *ask)
+{
+    static const char op[] = "=delta";
+    apart *a = apart_of(be);
+    fm_delta t = *ask;
+    states_args(a, &t.rows, op);
+    TO(t.y);
+    TO(t.q);
+    TO(t.k);
+    TO(t.v);
+    TO(t.a);
+    TO(t.b);
+    TO(t.a_log);
+    TO(t.dt_bias);
+    apart_push(a, run_delta, op, &t, sizeof(t));
 }
 
 typedef struct kv_args {
@@ -397,7 +446,7 @@ TERMS(terms_grad)
 #define LISTED(X)                                                                                  \
     X(products, ) X(lora, ) X(scalings, ) X(route, ) X(route_grad, ) X(attention, ) X(kv_copy, )   \
     X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )          \
-    X(convolve, )
+    X(convolve, ) X(scan, ) X(delta, )
 /* clang-format on */
 
 /* ==== sampling, by the host's sampler ==== */

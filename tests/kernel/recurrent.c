@@ -2,6 +2,7 @@
 #include "tests/kernel/kernel_kit.h"
 
 #define TOL 2e-6
+#define TOL_SUM 5e-6
 #define ROWS 23u
 #define PAGES 12u
 
@@ -43,6 +44,71 @@ static void case_convolve(kk *k, const uint32_t *dim)
     c.bias = all ? kk_in(k, n, 1.0) : NULL;
     c.y = kk_out(k, (size_t)ROWS * ld, 1.0);
     k->be->convolve(k->be, &c);
+}
+
+/* dim: heads, hd, groups, n, by channel */
+static void case_scan(kk *k, const uint32_t *dim)
+{
+    uint32_t n = dim[0] * dim[1], own = dim[4] ? n : dim[0], bc = dim[2] * dim[3];
+    fm_scan s = {.rows = rows_of(k, (size_t)dim[3] * n + 2),
+                 .ldy = n,
+                 .ldx = n + 1,
+                 .ldb = bc + 3,
+                 .lddt = own,
+                 .heads = dim[0],
+                 .hd = dim[1],
+                 .groups = dim[2],
+                 .n = dim[3],
+                 .dt_min = 0.01f,
+                 .dt_max = 6.0f,
+                 .by_channel = dim[4]};
+
+    s.x = kk_in(k, (size_t)ROWS * s.ldx, 2.0);
+    s.b = kk_in(k, (size_t)ROWS * s.ldb, 1.5);
+    s.c = kk_in(k, (size_t)ROWS * s.ldb, 1.5);
+    s.dt = kk_in(k, (size_t)ROWS * own, 7.0);
+    s.a_log = kk_in(k, dim[4] ? (size_t)n * dim[3] : own, 1.0);
+    s.d = kk_in(k, own, 1.0);
+    s.dt_bias = kk_in(k, own, 1.0);
+    s.y = kk_out(k, (size_t)ROWS * n, 1.0);
+    k->be->scan(k->be, &s);
+}
+
+/* dim: heads of keys, heads of values, dk, dv */
+static void case_delta(kk *k, const uint32_t *dim)
+{
+    uint32_t q = dim[0] * dim[2], v = dim[1] * dim[3];
+    fm_delta d = {.rows = rows_of(k, (size_t)dim[2] * v + 1),
+                  .ldy = v,
+                  .ldx = 2 * q + v,
+                  .lda = dim[1] + 1,
+                  .hk = dim[0],
+                  .hv = dim[1],
+                  .dk = dim[2],
+                  .dv = dim[3]};
+
+    d.q = kk_in(k, (size_t)ROWS * d.ldx, 2.0);
+    d.k = d.q + q;
+    d.v = d.q + 2 * (size_t)q;
+    d.a = kk_in(k, (size_t)ROWS * d.lda, 4.0);
+    d.b = kk_in(k, (size_t)ROWS * d.lda, 4.0);
+    d.a_log = kk_in(k, dim[1], 1.0);
+    d.dt_bias = kk_in(k, dim[1], 1.0);
+    d.y = kk_out(k, (size_t)ROWS * v, 1.0);
+    k->be->delta(k->be, &d);
+}
+
+TEST(scans_equal_the_oracle)
+{
+    static const uint32_t dims[][5] = {{1, 1, 1, 1, 0},  {4, 8, 2, 16, 0},  {2, 64, 1, 128, 0},
+                                       {3, 17, 3, 5, 0}, {1, 40, 1, 16, 1}, {1, 333, 1, 7, 1}};
+    static const uint32_t delta[][4] = {
+        {1, 1, 1, 1}, {2, 4, 8, 16}, {2, 2, 128, 128}, {1, 3, 17, 9}};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("scan", case_scan, dims[i], TOL_SUM);
+    for (size_t i = 0; i < FM_ARRAY_LEN(delta); i++)
+        kk_check("delta", case_delta, delta[i], TOL_SUM);
 }
 
 TEST(convolutions_equal_the_oracle)
@@ -111,6 +177,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(convolutions_equal_the_oracle),
+        cmocka_unit_test(scans_equal_the_oracle),
         cmocka_unit_test(a_cut_changes_no_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -36,6 +36,20 @@ static void bad(const char *type, const char *more, fm_status want, const char *
     assert_int_equal(a.layers, 0);
 }
 
+/* A family without attention. */
+static void bad_mixer(const char *type, const char *more, fm_status want, const char *needle)
+{
+    fm_json *v = NULL;
+    fm_arch a;
+    char *text = fm_asprintf("{\"config\":{\"model_type\":\"%s\",\"vocab_size\":100,"
+                             "\"hidden_size\":48,\"num_hidden_layers\":2,%s}}",
+                             type, more);
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "model.json"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), want, needle);
+    fm_json_free(v);
+    fm_free(text);
+}
+
 /* A family that has other names for its sizes. */
 static void bad_alone(const char *type, const char *more, fm_status want, const char *needle)
 {
@@ -55,7 +69,7 @@ TEST(unknown_fields_are_refused_by_name)
 {
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
     bad("llama", "\"quantization_config\":{\"bits\":4}", FM_EUNSUPPORTED, "quantization_config");
-    bad("mamba", "", FM_EUNSUPPORTED, "mamba");
+    bad("rwkv", "", FM_EUNSUPPORTED, "rwkv");
     bad("llama", "\"hidden_act\":\"mish\"", FM_EUNSUPPORTED, "mish");
     bad("llama", "\"rope_scaling\":{\"type\":\"mrope\",\"factor\":4}", FM_EUNSUPPORTED, "mrope");
     bad("llama", "\"query_pre_attn_scalar\":4", FM_EUNSUPPORTED, "query_pre_attn_scalar");
@@ -337,6 +351,13 @@ TEST(wrong_values_of_families_are_refused)
     bad("llama", "\"layer_types\":[\"conv\",\"full_attention\"]", FM_EUNSUPPORTED, "conv");
     bad("olmo", "\"clip_qkv\":8", FM_EUNSUPPORTED, "clip_qkv");
     bad("phi", "\"qk_layernorm\":true", FM_EUNSUPPORTED, "qk_layernorm");
+    bad_mixer("mamba", "\"state_size\":513", FM_EINVAL, "state_size");
+    bad_mixer("mamba", "\"expand\":3,\"intermediate_size\":96", FM_EINVAL, "intermediate_size");
+    bad_mixer("mamba2", "\"num_heads\":4,\"head_dim\":24,\"n_groups\":3", FM_EINVAL, "groups");
+    bad_mixer("mamba2", "\"num_heads\":4,\"head_dim\":24,\"n_groups\":2,\"time_step_limit\":[1,0]",
+              FM_EINVAL, "time_step_limit");
+    bad_mixer("mamba2", "\"num_heads\":4,\"head_dim\":24,\"n_groups\":2,\"hidden_act\":\"gelu\"",
+              FM_EUNSUPPORTED, "hidden_act");
     bad_alone("falcon", "\"alibi\":true", FM_EUNSUPPORTED, "alibi");
     bad_alone("falcon", "\"num_ln_in_parallel_attn\":2", FM_EUNSUPPORTED,
               "num_ln_in_parallel_attn");

@@ -26,3 +26,43 @@ void fmi_exact_convolve(fm_backend *be, const fm_convolve *c)
     fmi_run(cpu, (c->channels + LANES - 1) / LANES, MIN_ELEMS / LANES / FM_MAX(c->rows.m, 1u) + 1,
             conv_part, &j);
 }
+
+typedef struct scan_job {
+    const fmi_kern *kern;
+    const fm_scan *s;
+    const fm_delta *d;
+} scan_job;
+
+static fm_status scan_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const scan_job *j = ctx;
+    (void)worker;
+    if (j->s)
+        j->kern->scan(j->s, (uint32_t)begin, (uint32_t)end);
+    else
+        j->kern->delta(j->d, (uint32_t)begin, (uint32_t)end);
+    return FM_OK;
+}
+
+/* Blocks of LANES columns of n rows each, on `rows` rows. */
+static void run_blocks(fm_backend *be, scan_job *j, uint32_t heads, uint32_t hd, uint32_t n,
+                       uint32_t rows)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    size_t elems = (size_t)n * LANES * FM_MAX(rows, 1u);
+    fm_assert(n >= 1 && n <= FM_MAX_STATE);
+    j->kern = cpu->kern;
+    fmi_run(cpu, (size_t)heads * ((hd + LANES - 1) / LANES), MIN_ELEMS / elems + 1, scan_part, j);
+}
+
+void fmi_exact_scan(fm_backend *be, const fm_scan *s)
+{
+    scan_job j = {.s = s};
+    run_blocks(be, &j, s->heads, s->hd, s->n, s->rows.m);
+}
+
+void fmi_exact_delta(fm_backend *be, const fm_delta *d)
+{
+    scan_job j = {.d = d};
+    run_blocks(be, &j, d->hv, d->dv, d->dk, d->rows.m);
+}

@@ -63,3 +63,164 @@ static void k_convolve(const fm_convolve *c, uint32_t begin, uint32_t end)
         }
     }
 }
+
+/* ---- states of heads: [n, VF_LANES] here, rows of hd in their pages ---- */
+
+static void state_load(float *s, const fm_state_rows *r, uint32_t i, size_t at, uint32_t n,
+                       uint32_t hd, uint32_t lanes)
+{
+    const float *page = r->pages + (size_t)(r->from[i] > 0 ? r->from[i] : 0) * r->page_floats + at;
+
+    if (r->from[i] == FM_STATE_ON)
+        return;
+    for (uint32_t j = 0; j < n; j++)
+        vf_store(s + j * VF_LANES,
+                 r->from[i] < 0 ? vf_zero() : vf_load_upto(page + (size_t)j * hd, lanes));
+}
+
+static void state_store(const float *s, const fm_state_rows *r, uint32_t i, size_t at, uint32_t n,
+                        uint32_t hd, uint32_t lanes)
+{
+    if (r->to[i] < 0)
+        return;
+    float *page = r->pages + (size_t)r->to[i] * r->page_floats + at;
+    for (uint32_t j = 0; j < n; j++)
+        vf_store_upto(page + (size_t)j * hd, vf_load(s + j * VF_LANES), lanes);
+}
+
+/* log(1 + e^x) in double, rounded once; x itself above 20, as PyTorch. */
+static float softplus_of(float x)
+{
+    if (!(x <= 20.0f))
+        return x;
+    double e = fm_exp((double)x);
+    return (float)(e < 1e-5 ? e - 0.5 * e * e : fm_log(1.0 + e));
+}
+
+/* ---- selective scan ---- */
+
+FMI_INLINE float step_of(const fm_scan *s, const float *dt, uint32_t at)
+{
+    float t = softplus_of(dt[at] + s->dt_bias[at]);
+    t = t < s->dt_min ? s->dt_min : t;
+    return t > s->dt_max ? s->dt_max : t;
+}
+
+/* A of each of these channels and j, [n, VF_LANES]; one for all j where it is by head. */
+static void scan_rates(float *a, const fm_scan *s, uint32_t head, uint32_t c0, uint32_t lanes)
+{
+    if (!s->by_channel) {
+        vf_store(a, vf_sub(vf_zero(), vf_exp(vf_set1(s->a_log[head]))));
+        return;
+    }
+    for (uint32_t j = 0; j < s->n; j++) {
+        float one[VF_LANES] = {0};
+        for (uint32_t i = 0; i < lanes; i++)
+            one[i] = s->a_log[(size_t)(c0 + i) * s->n + j];
+        vf_store(a + j * VF_LANES, vf_sub(vf_zero(), vf_exp(vf_load(one))));
+    }
+}
+
+/* dt of these channels in a row. */
+FMI_INLINE vf scan_step(const fm_scan *s, size_t row, uint32_t head, uint32_t c0, uint32_t lanes)
+{
+    const float *dt = s->dt + row * s->lddt;
+    float one[VF_LANES] = {0};
+
+    if (!s->by_channel)
+        return vf_set1(step_of(s, dt, head));
+    for (uint32_t i = 0; i < lanes; i++)
+        one[i] = step_of(s, dt, c0 + i);
+    return vf_load(one);
+}
+
+static void scan_block(const fm_scan *s, uint32_t head, uint32_t off)
+{
+    float state[FM_MAX_STATE * VF_LANES], a[FM_MAX_STATE * VF_LANES];
+    uint32_t lanes = s->hd - off < VF_LANES ? s->hd - off : VF_LANES, c0 = head * s->hd + off;
+    size_t group = (size_t)(head / (s->heads / s->groups)) * s->n;
+    size_t at = (size_t)head * s->n * s->hd + off;
+    vf d = s->by_channel ? vf_load_upto(s->d + c0, lanes) : vf_set1(s->d[head]);
+
+    scan_rates(a, s, head, c0, lanes);
+    for (uint32_t i = 0; i < s->rows.m; i++) {
+        size_t row = (size_t)s->rows.row[i];
+        const float *b = s->b + row * s->ldb + group, *c = s->c + row * s->ldb + group;
+        vf x = vf_load_upto(s->x + row * s->ldx + c0, lanes);
+        vf dt = scan_step(s, row, head, c0, lanes), add = vf_mul(dt, x), y = vf_zero();
+        vf decay = vf_exp(vf_mul(dt, vf_load(a)));
+        state_load(state, &s->rows, i, at, s->n, s->hd, lanes);
+        for (uint32_t j = 0; j < s->n; j++) {
+            if (s->by_channel && j > 0)
+                decay = vf_exp(vf_mul(dt, vf_load(a + j * VF_LANES)));
+            vf t = vf_fma(vf_load(state + j * VF_LANES), decay, vf_mul(add, vf_set1(b[j])));
+            vf_store(state + j * VF_LANES, t);
+            y = j ? vf_fma(t, vf_set1(c[j]), y) : vf_mul(t, vf_set1(c[j]));
+        }
+        vf_store_upto(s->y + row * s->ldy + c0, vf_fma(d, x, y), lanes);
+        state_store(state, &s->rows, i, at, s->n, s->hd, lanes);
+    }
+}
+
+static void k_scan(const fm_scan *s, uint32_t begin, uint32_t end)
+{
+    uint32_t blocks = (s->hd + VF_LANES - 1) / VF_LANES;
+    for (uint32_t u = begin; u < end; u++)
+        scan_block(s, u / blocks, u % blocks * VF_LANES);
+}
+
+/* ---- gated delta rule ---- */
+
+/* y = x / sqrt(sum of squares + 1e-6), the sum in the lane order. */
+static void unit_vector(float *y, const float *x, uint32_t n, float scale)
+{
+    vf sum = vf_zero();
+    for (uint32_t i = 0; i < n; i += VF_LANES) {
+        vf v = vf_load_upto(x + i, n - i);
+        sum = vf_fma(v, v, sum);
+    }
+    vf r = vf_set1(1.0f / sqrtf(vf_fold_add(sum) + 1e-6f));
+    for (uint32_t i = 0; i < n; i += VF_LANES)
+        vf_store_upto(y + i, vf_mul(vf_mul(vf_load_upto(x + i, n - i), r), vf_set1(scale)), n - i);
+}
+
+static void delta_block(const fm_delta *d, uint32_t head, uint32_t off)
+{
+    float state[FM_MAX_STATE * VF_LANES], q[FM_MAX_STATE], k[FM_MAX_STATE];
+    uint32_t lanes = d->dv - off < VF_LANES ? d->dv - off : VF_LANES;
+    size_t from = (size_t)(head / (d->hv / d->hk)) * d->dk, c0 = (size_t)head * d->dv + off;
+    size_t at = (size_t)head * d->dk * d->dv + off;
+    float scale = 1.0f / sqrtf((float)d->dk);
+    vf rate = vf_sub(vf_zero(), vf_exp(vf_set1(d->a_log[head])));
+
+    for (uint32_t i = 0; i < d->rows.m; i++) {
+        size_t row = (size_t)d->rows.row[i];
+        float a = d->a[row * d->lda + head] + d->dt_bias[head];
+        vf decay = vf_exp(vf_mul(rate, vf_set1(softplus_of(a))));
+        vf beta = vf_sigmoid(vf_set1(d->b[row * d->lda + head]));
+        vf seen = vf_zero(), y = vf_zero();
+        unit_vector(q, d->q + row * d->ldx + from, d->dk, scale);
+        unit_vector(k, d->k + row * d->ldx + from, d->dk, 1.0f);
+        state_load(state, &d->rows, i, at, d->dk, d->dv, lanes);
+        for (uint32_t j = 0; j < d->dk; j++) {
+            vf t = vf_mul(vf_load(state + j * VF_LANES), decay);
+            vf_store(state + j * VF_LANES, t);
+            seen = vf_fma(vf_set1(k[j]), t, seen);
+        }
+        vf u = vf_mul(vf_sub(vf_load_upto(d->v + row * d->ldx + c0, lanes), seen), beta);
+        for (uint32_t j = 0; j < d->dk; j++) {
+            vf t = vf_fma(vf_set1(k[j]), u, vf_load(state + j * VF_LANES));
+            vf_store(state + j * VF_LANES, t);
+            y = vf_fma(vf_set1(q[j]), t, y);
+        }
+        vf_store_upto(d->y + row * d->ldy + c0, y, lanes);
+        state_store(state, &d->rows, i, at, d->dk, d->dv, lanes);
+    }
+}
+
+static void k_delta(const fm_delta *d, uint32_t begin, uint32_t end)
+{
+    uint32_t blocks = (d->dv + VF_LANES - 1) / VF_LANES;
+    for (uint32_t u = begin; u < end; u++)
+        delta_block(d, u / blocks, u % blocks * VF_LANES);
+}

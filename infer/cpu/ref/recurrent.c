@@ -1,6 +1,8 @@
 /* recurrent.c - the oracle of recurrences: sums in double, rounded at the end. */
 #include "infer/cpu/ref/ref.h"
 
+#include <math.h>
+
 /* u of the row that stands `back` rows before entry i, from the rows or from the state. */
 static double input_at(const fm_convolve *c, uint32_t i, uint32_t back, uint32_t channel)
 {
@@ -35,4 +37,91 @@ void fmi_ref_convolve(fm_backend *be, const fm_convolve *c)
                 r->pages[(size_t)r->to[i] * r->page_floats + (size_t)j * c->channels + n] =
                     (float)input_at(c, i, c->kernel - 2 - j, n);
         }
+}
+
+#define MOST 512u /* rows of a state */
+
+/* One column of a head's state before entry i: s, if the entry goes on. */
+static void load(double *s, const fm_state_rows *r, uint32_t i, size_t at, uint32_t n, uint32_t hd)
+{
+    for (uint32_t j = 0; j < n && r->from[i] != FM_STATE_ON; j++)
+        s[j] = r->from[i] < 0
+                   ? 0.0
+                   : (double)r->pages[(size_t)r->from[i] * r->page_floats + at + (size_t)j * hd];
+}
+
+static void store(const double *s, const fm_state_rows *r, uint32_t i, size_t at, uint32_t n,
+                  uint32_t hd)
+{
+    for (uint32_t j = 0; j < n && r->to[i] >= 0; j++)
+        r->pages[(size_t)r->to[i] * r->page_floats + at + (size_t)j * hd] = (float)s[j];
+}
+
+static void scan_column(const fm_scan *s, uint32_t h, uint32_t p)
+{
+    size_t at = (size_t)h * s->n * s->hd + p, c = (size_t)h * s->hd + p;
+    size_t group = (size_t)(h / (s->heads / s->groups)) * s->n, own = s->by_channel ? c : h;
+    double state[MOST];
+    for (uint32_t i = 0; i < s->rows.m; i++) {
+        size_t row = (size_t)s->rows.row[i];
+        double x = (double)s->x[row * s->ldx + c], y = (double)s->d[own] * x;
+        double dt = log1p(exp((double)s->dt[row * s->lddt + own] + (double)s->dt_bias[own]));
+        dt = fmin(fmax(dt, (double)s->dt_min), (double)s->dt_max);
+        load(state, &s->rows, i, at, s->n, s->hd);
+        for (uint32_t j = 0; j < s->n; j++) {
+            double a = -exp((double)s->a_log[s->by_channel ? c * s->n + j : h]);
+            state[j] = state[j] * exp(dt * a) + dt * x * (double)s->b[row * s->ldb + group + j];
+            y += state[j] * (double)s->c[row * s->ldb + group + j];
+        }
+        s->y[row * s->ldy + c] = (float)y;
+        store(state, &s->rows, i, at, s->n, s->hd);
+    }
+}
+
+void fmi_ref_scan(fm_backend *be, const fm_scan *s)
+{
+    (void)be;
+    for (uint32_t h = 0; h < s->heads; h++)
+        for (uint32_t p = 0; p < s->hd; p++)
+            scan_column(s, h, p);
+}
+
+static double length_of(const float *x, uint32_t n)
+{
+    double sum = 1e-6;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i] * (double)x[i];
+    return sqrt(sum);
+}
+
+static void delta_column(const fm_delta *d, uint32_t h, uint32_t p)
+{
+    size_t at = (size_t)h * d->dk * d->dv + p, from = (size_t)(h / (d->hv / d->hk)) * d->dk;
+    double state[MOST];
+    for (uint32_t i = 0; i < d->rows.m; i++) {
+        size_t row = (size_t)d->rows.row[i];
+        const float *q = d->q + row * d->ldx + from, *k = d->k + row * d->ldx + from;
+        double lq = length_of(q, d->dk) * sqrt((double)d->dk), lk = length_of(k, d->dk);
+        double a = (double)d->a[row * d->lda + h] + (double)d->dt_bias[h];
+        double decay = exp(-exp((double)d->a_log[h]) * log1p(exp(a)));
+        double beta = 1.0 / (1.0 + exp(-(double)d->b[row * d->lda + h])), seen = 0.0, y = 0.0;
+        load(state, &d->rows, i, at, d->dk, d->dv);
+        for (uint32_t j = 0; j < d->dk; j++)
+            seen += (double)k[j] / lk * (state[j] *= decay);
+        double u = ((double)d->v[row * d->ldx + (size_t)h * d->dv + p] - seen) * beta;
+        for (uint32_t j = 0; j < d->dk; j++) {
+            state[j] += (double)k[j] / lk * u;
+            y += (double)q[j] / lq * state[j];
+        }
+        d->y[row * d->ldy + (size_t)h * d->dv + p] = (float)y;
+        store(state, &d->rows, i, at, d->dk, d->dv);
+    }
+}
+
+void fmi_ref_delta(fm_backend *be, const fm_delta *d)
+{
+    (void)be;
+    for (uint32_t h = 0; h < d->hv; h++)
+        for (uint32_t p = 0; p < d->dv; p++)
+            delta_column(d, h, p);
 }

@@ -216,6 +216,10 @@ static fm_status layer(fmi_pass *p, uint32_t l)
         join(p, l, p->o, gain_mlp_post, after, l + 1);
         return FM_OK;
     }
+    if (p->g->sw.layer[l] & FM_LAYER_NO_MLP) {
+        join(p, l, p->o, gain_attn_post, after, l + 1);
+        return FM_OK;
+    }
     join(p, l, p->o, gain_attn_post, gain_mlp, l);
     FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->o));
     FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->o));

@@ -98,7 +98,9 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
         h * chosen,
         h * chosen,
         (size_t)s->experts * (s->router_bias ? 2 : 1) + (s->shared_expert ? 1 : 0),
-        FM_MAX(latent, (size_t)s->q_rank)};
+        FM_MAX(latent, (size_t)s->q_rank),
+        s->rec.channels,
+        s->rec.rank ? s->rec.rank + 2 * (size_t)s->rec.n + inner : 0};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
         size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
 }
@@ -115,9 +117,10 @@ size_t fmi_act_floats(const fmi_geom *g, uint32_t rows)
 void fmi_carve(fmi_pass *p)
 {
     size_t size[FMI_ACTIVATIONS];
-    float **fields[FMI_ACTIVATIONS] = {
-        &p->x,  &p->xn,     &p->q,     &p->k,     &p->v,  &p->att, &p->o,      &p->gate,
-        &p->up, &p->scaled, &p->fused, &p->other, &p->xr, &p->yr,  &p->router, &p->latent};
+    float **fields[FMI_ACTIVATIONS] = {&p->x,      &p->xn,    &p->q,    &p->k,  &p->v,
+                                       &p->att,    &p->o,     &p->gate, &p->up, &p->scaled,
+                                       &p->fused,  &p->other, &p->xr,   &p->yr, &p->router,
+                                       &p->latent, &p->mixed, &p->steps};
     float *at = p->s->act;
     layout(p->g, p->s->max_rows, size);
     for (size_t f = 0; f < FMI_ACTIVATIONS; f++) {

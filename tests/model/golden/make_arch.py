@@ -48,6 +48,7 @@ A = {
 sm = dict(base, hidden_size=16, intermediate_size=24, num_key_value_heads=2)
 few = dict(sm, head_dim=8, num_attention_heads=2, num_key_value_heads=1)
 fal = dict(vocab_size=V, hidden_size=16, ffn_hidden_size=24, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
+state = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 slides = ["sliding_attention", "full_attention"]
 eye = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 qwen_eye = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16, fullatt_block_indexes=[0])
@@ -100,6 +101,9 @@ later = {
  "lfm2": tf.Lfm2Config(**dict(few, num_hidden_layers=3), layer_types=["conv", "full_attention", "conv"], conv_L_cache=4,
     conv_bias=True, block_multiple_of=8, block_ffn_dim_multiplier=1.3),
  "lfm2-plain": tf.Lfm2Config(**dict(few, num_hidden_layers=2), full_attn_idxs=[0], block_auto_adjust_ff_dim=False, tie_word_embeddings=False),
+ "mamba": tf.MambaConfig(**state, state_size=5, conv_kernel=3, use_bias=True, time_step_rank=3),
+ "mamba2": tf.Mamba2Config(**state, num_heads=4, head_dim=8, state_size=6, n_groups=2, conv_kernel=3, chunk_size=8, time_step_limit=(0.3, 1.5)),
+ "mamba2-plain": tf.Mamba2Config(**state, num_heads=2, head_dim=16, state_size=4, n_groups=1, use_bias=True, use_conv_bias=False, tie_word_embeddings=True),
  "internlm3": tf.InternLM3Config(**few, attention_bias=True, mlp_bias=True),
  "deepseek_v2": tf.DeepseekV2Config(**dict(sm, num_key_value_heads=4, num_hidden_layers=3), n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=12,
     n_shared_experts=2, n_group=3, topk_group=2, topk_method="group_limited_greedy", routed_scaling_factor=1.5, first_k_dense_replace=1, kv_lora_rank=10, q_lora_rank=12,
