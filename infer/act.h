@@ -13,6 +13,7 @@ typedef enum fm_act {
     FM_ACT_RELU2, /* relu(x)^2 */
     /* gpt-oss: g / (1 + e^(-1.702 g)) of g = min(x, 7), times 1 + up, up clamped to [-7, 7] */
     FM_ACT_CLAMPED,
+    FM_ACT_SIGMOID, /* 1 / (1 + e^-x): a gate */
 } fm_act;
 
 #endif

@@ -70,6 +70,8 @@ typedef enum fm_recurs {
                        * silu(conv(x)), (t, b, c) = x(u) */
     FM_RECURS_MAMBA2, /* out(norm(y * silu(z))), y = scan(x, b, c, t), where (z, x', t) = in(row),
                        * (x, b, c) = silu(conv(x')) */
+    FM_RECURS_DELTA,  /* out(norm(y) * silu(z)), y = delta(q, k, v, a, b), where (q, k, v) =
+                       * silu(conv(in(row))), and z, b, a are products of the row; norm by head */
 } fm_recurs;
 
 /* The recurrent blocks of a model, which are alike. The state of a layer is `kernel` - 1 rows of
@@ -79,8 +81,9 @@ typedef struct fm_recurrence {
     uint32_t kernel, channels; /* of the convolution along the sequence, channel by channel */
     uint32_t in, inner;        /* width of the first product; of what the last one reads */
     uint32_t heads, hd, n;     /* of the scan; 0: there is none */
-    uint32_t groups, rank;     /* heads of a group share b and c; width of t before dt */
+    uint32_t groups, rank;     /* heads of a group share b and c (q and k); width of t before dt */
     bool bias, conv_bias;      /* of in and out; of the convolution */
+    bool by_groups;            /* DELTA: in has (q, k, v.., z..) group by group, b has (b.., a..) */
     float dt_min, dt_max;
 } fm_recurrence;
 
@@ -115,6 +118,7 @@ typedef struct fm_switches {
     bool qk_after;       /* qk norms behind the rotation */
     bool bare_norms;     /* of kind RMS, without gains: the parameters are not there */
     bool one_norm;       /* PARALLEL: both branches read norm(x) */
+    bool attn_gate;      /* q has (q, g) of each head; attention's result times sigmoid(g) */
     uint32_t rotary_dim; /* leading elements of a head that turn; head_dim: all */
     uint32_t position_offset;
     uint32_t experts, chosen, expert_inter, shared_inter;
@@ -265,6 +269,9 @@ typedef enum fm_place {
     FM_P_REC_OUT_B,
     FM_P_REC_X,
     FM_P_REC_DT,
+    FM_P_REC_Z,
+    FM_P_REC_BETA,
+    FM_P_REC_ALPHA,
     FM_P_CONV,
     FM_P_CONV_B,
     FM_P_RATES, /* a_log of fm_scan: [heads], or [channels, n] */

@@ -44,8 +44,9 @@ typedef struct fm_experts {
 /* A recurrent block (fm_recurrence). */
 typedef struct fm_recurrent {
     fm_linear in, out, x, dt;   /* x and dt: of FM_RECURS_MAMBA */
+    fm_linear z, beta, alpha;   /* of FM_RECURS_DELTA; by_groups: z and alpha have no w */
     const float *conv, *conv_b; /* [channels, kernel], [channels] or NULL */
-    const float *rates, *skip, *dt_b, *norm; /* of a scan; gain of the norm behind it, [inner] */
+    const float *rates, *skip, *dt_b, *norm; /* of a scan; gain of the norm behind it */
 } fm_recurrent;
 
 /* Gains (Gemma's with 1 added) and biases of norms; NULL: not there. fm_switches.order says which

@@ -363,6 +363,8 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         (rc = fmi_take_u32(&a->hidden, c, hidden, -1, 1, wide, what)) != FM_OK)
         return rc;
     int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* optional in GPT-2 alone */
+    if ((f->has & F_DELTA) && (f->has & F_QWEN_EXPERTS))
+        inter_dflt = 5632;  /* of layers without experts */
     if (f->has & F_MAMBA) { /* no feed-forward branch; intermediate_size is the block's */
         inter = "";
         inter_dflt = 1;
@@ -759,10 +761,9 @@ static fm_status text_part(const fm_json **config, bool *tied, const char *what)
     static const struct {
         const char *type;
         bool flat, tied; /* the text's settings may stand in the config itself; the default */
-    } known[] = {{"gemma3", false, true},
-                 {"mistral3", false, true},
-                 {"qwen2_vl", true, false},
-                 {"qwen2_5_vl", true, false}};
+    } known[] = {{"gemma3", false, true},   {"mistral3", false, true},
+                 {"qwen3_5", false, false}, {"qwen3_5_moe", false, false},
+                 {"qwen2_vl", true, false}, {"qwen2_5_vl", true, false}};
     const fm_json *whole = *config, *text = fm_json_get(whole, "text_config");
     const char *type = fm_json_cstr(fm_json_get(whole, "model_type"), "");
     size_t i = 0;

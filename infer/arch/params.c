@@ -9,9 +9,9 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
     bool sparse = layer & FM_LAYER_SPARSE, recurs = layer & FM_LAYER_RECURS;
     switch (p->when) {
     case W_QKV_BIAS:
-        return a->qkv_bias;
+        return a->qkv_bias && !(layer & FM_LAYER_NO_ATTENTION);
     case W_O_BIAS:
-        return a->o_bias;
+        return a->o_bias && !(layer & FM_LAYER_NO_ATTENTION);
     case W_MLP_BIAS:
         return a->mlp_bias && !sparse;
     case W_QK_NORM:
@@ -129,6 +129,12 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return a->sw.rec.rank + 2 * (uint64_t)a->sw.rec.n;
     case D_RANK:
         return a->sw.rec.rank;
+    case D_REC_2HEADS:
+        return 2 * (uint64_t)a->sw.rec.heads;
+    case D_REC_HD:
+        return a->sw.rec.hd;
+    case D_Q2:
+        return 2 * q;
     case D_ONE:
     case D_1:
         break;

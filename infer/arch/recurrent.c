@@ -155,11 +155,47 @@ static fm_status read_mamba(fm_arch *a, const fmi_family *f, const fm_json *c, c
     return FM_OK;
 }
 
+/* Without a list of types every n-th layer attends. */
+static fm_status layers_by_interval(fm_arch *a, const fm_json *c, const char *what)
+{
+    uint32_t n = 4;
+    FM_TRY(fmi_take_u32(&n, c, "full_attention_interval", 4, 1, FM_MAX_LAYERS, what));
+    for (uint32_t i = 0; i < a->layers; i++)
+        if ((i + 1) % n != 0)
+            a->sw.layer[i] |= FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION;
+    return FM_OK;
+}
+
+static fm_status read_delta(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    const fm_json *types = fm_json_get(c, "layer_types");
+    FM_TRY(fmi_absent(types) ? layers_by_interval(a, c, what)
+                             : layers_by_types(a, types, "linear_attention", what));
+    FM_TRY(fmi_take_u32(&r->groups, c, "linear_num_key_heads", 16, 1, 4096, what));
+    FM_TRY(fmi_take_u32(&r->heads, c, "linear_num_value_heads", 32, 1, 4096, what));
+    FM_TRY(fmi_take_u32(&r->n, c, "linear_key_head_dim", 128, 1, FM_MAX_STATE, what));
+    FM_TRY(fmi_take_u32(&r->hd, c, "linear_value_head_dim", 128, 1, 4096, what));
+    FM_TRY(fmi_take_u32(&r->kernel, c, "linear_conv_kernel_dim", 4, 1, FM_MAX_CONV_KERNEL, what));
+    if (r->heads % r->groups != 0 || a->sw.act != FM_ACT_SILU)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %u heads of values cannot share %u of keys, or hidden_act is not silu",
+                       what, r->heads, r->groups);
+    r->kind = FM_RECURS_DELTA;
+    r->by_groups = f->sw.rec.by_groups;
+    r->inner = r->heads * r->hd;
+    r->channels = 2 * r->groups * r->n + r->inner;
+    r->in = r->channels + (r->by_groups ? r->inner : 0);
+    return FM_OK;
+}
+
 fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     bool any = false;
     if (f->has & F_LFM2)
         FM_TRY(read_lfm2(a, c, what));
+    if (f->has & F_DELTA)
+        FM_TRY(read_delta(a, f, c, what));
     if (f->has & F_MAMBA)
         FM_TRY(read_mamba(a, f, c, what));
     for (uint32_t i = 0; i < a->layers; i++)

@@ -53,7 +53,7 @@ static fm_status check_fields(const fm_json *r, const fmi_family *f, const char 
             !((f->has & F_QUERY_SCALE) && in(scaled, 2, fm_json_iter_key(it))) &&
             !((f->has & F_PHIMOE) && in(mixed, 2, fm_json_iter_key(it))) &&
             !((f->has & F_NTK_ALPHA) && strcmp(fm_json_iter_key(it), "alpha") == 0) &&
-            !((f->has & F_MROPE) && strcmp(fm_json_iter_key(it), "mrope_section") == 0))
+            !((f->has & (F_MROPE | F_DELTA)) && strncmp(fm_json_iter_key(it), "mrope_", 6) == 0))
             return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
                            fm_json_iter_key(it));
     return FM_OK;
@@ -217,7 +217,8 @@ static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const 
         type = fm_json_cstr(fm_json_get(r, "type"), "default");
     bool old_phi =
         (f->has & F_ORIGINAL_KEY) && (strcmp(type, "su") == 0 || strcmp(type, "yarn") == 0);
-    if (strcmp(type, "default") == 0 || ((f->has & F_MROPE) && strcmp(type, "mrope") == 0))
+    if (strcmp(type, "default") == 0 ||
+        ((f->has & (F_MROPE | F_DELTA)) && strcmp(type, "mrope") == 0))
         return FM_OK;
     if (strcmp(type, "linear") == 0)
         return rope_linear(o, r, what);

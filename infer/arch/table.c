@@ -444,6 +444,53 @@ static const fmi_arch_part lfm2_last[] = {
     {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
     {.name = NULL}};
 
+#define DELTA_MIXERS                                                                               \
+    TWO_NORMS_1, {"self_attn.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q2, D_HIDDEN},                   \
+        {"self_attn.q_proj.bias", FM_P_Q_B, W_QKV_BIAS, D_Q2, D_1},                                \
+        {"self_attn.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},                            \
+        {"self_attn.k_proj.bias", FM_P_K_B, W_QKV_BIAS, D_KV, D_1},                                \
+        {"self_attn.v_proj.weight", FM_P_V, W_ATTENDS, D_KV, D_HIDDEN},                            \
+        {"self_attn.v_proj.bias", FM_P_V_B, W_QKV_BIAS, D_KV, D_1},                                \
+        {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ATTENDS, D_HEAD, D_1},                          \
+        {"self_attn.k_norm.weight", FM_P_K_NORM, W_ATTENDS, D_HEAD, D_1},                          \
+        {"self_attn.o_proj.weight", FM_P_O, W_ATTENDS, D_HIDDEN, D_Q},                             \
+        {"self_attn.o_proj.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},                              \
+        {"linear_attn.A_log", FM_P_RATES, W_RECURS, D_REC_HEADS, D_1},                             \
+        {"linear_attn.dt_bias", FM_P_DT_B, W_RECURS, D_REC_HEADS, D_1},                            \
+        {"linear_attn.conv1d.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},                  \
+        {"linear_attn.norm.weight", FM_P_REC_NORM, W_RECURS, D_REC_HD, D_1},                       \
+    {                                                                                              \
+        "linear_attn.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER               \
+    }
+#define DELTA_PRODUCTS                                                                             \
+    {"linear_attn.in_proj_qkv.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},                 \
+        {"linear_attn.in_proj_z.weight", FM_P_REC_Z, W_RECURS, D_REC_INNER, D_HIDDEN},             \
+        {"linear_attn.in_proj_b.weight", FM_P_REC_BETA, W_RECURS, D_REC_HEADS, D_HIDDEN},          \
+    {                                                                                              \
+        "linear_attn.in_proj_a.weight", FM_P_REC_ALPHA, W_RECURS, D_REC_HEADS, D_HIDDEN            \
+    }
+#define QWEN_EXPERTS                                                                               \
+    TWO_NORMS_2, MLP(W_DENSE), {"mlp.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},    \
+        {"mlp.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},           \
+        {"mlp.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},               \
+        {"mlp.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},           \
+        {"mlp.shared_expert.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},        \
+        {"mlp.shared_expert.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},            \
+        {"mlp.shared_expert.down_proj.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER},        \
+    {                                                                                              \
+        "mlp.shared_expert_gate.weight", FM_P_S_SWITCH, W_SHARED, D_ONE, D_HIDDEN                  \
+    }
+static const fmi_arch_part qwen3_next_layer[] = {
+    DELTA_MIXERS,
+    {"linear_attn.in_proj_qkvz.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},
+    {"linear_attn.in_proj_ba.weight", FM_P_REC_BETA, W_RECURS, D_REC_2HEADS, D_HIDDEN},
+    QWEN_EXPERTS,
+    {.name = NULL}};
+static const fmi_arch_part qwen35_layer[] = {
+    DELTA_MIXERS, DELTA_PRODUCTS, TWO_NORMS_2, MLP(W_DENSE), {.name = NULL}};
+static const fmi_arch_part qwen35_moe_layer[] = {
+    DELTA_MIXERS, DELTA_PRODUCTS, QWEN_EXPERTS, {.name = NULL}};
+
 #define MIXER_PRODUCTS                                                                             \
     {"mixer.conv1d.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},                            \
         {"mixer.conv1d.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},                          \
@@ -840,6 +887,18 @@ LIST(lfm2_keys, "norm_eps", "conv_bias", "conv_L_cache", "block_ff_dim", "block_
 LIST(lfm2_harmless, "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
      "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
      "conv_use_xavier_init", "num_heads", "theta", "use_pos_enc");
+
+LIST(delta_keys, "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+     "linear_value_head_dim", "linear_conv_kernel_dim", "full_attention_interval", "num_experts",
+     "num_experts_per_tok", "moe_intermediate_size", "shared_expert_intermediate_size",
+     "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers");
+LIST(delta_harmless, "router_aux_loss_coef", "output_router_logits", "attn_output_gate",
+     "mamba_ssm_dtype", "mtp_num_hidden_layers", "mtp_use_dedicated_embeddings", "mlp_dim");
+LIST(delta_ignored, "mtp.*", "visual.*", "model.visual.*");
+#define DELTA                                                                                      \
+    .head_dim = 256, .max_positions = 32768, .partial = 0.25, .keys = delta_keys,                  \
+    .harmless = delta_harmless, .ignored = delta_ignored
+#define DELTA_SWITCHES .norm = FM_NORM_RMS_PLUS1, .qk = FM_QK_HEAD, .attn_gate = true
 
 LIST(mamba_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
      "layer_norm_epsilon", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
@@ -1556,6 +1615,25 @@ static const fmi_family families[] = {
      .keys = lfm2_keys,
      .harmless = lfm2_harmless,
      .sw = {.qk = FM_QK_HEAD}},
+    {.name = "qwen3_next",
+     NAMES(qwen3_next_layer, llama_last),
+     DELTA,
+     .has = F_DELTA | F_BIAS_KEY | F_QWEN_EXPERTS | F_NO_WINDOW,
+     .kv_heads = 2,
+     .sw = {DELTA_SWITCHES, .shared_expert = true, .renormalise = true,
+            .rec = {.by_groups = true}}},
+    {.name = "qwen3_5_text",
+     NAMES(qwen35_layer, llama_last),
+     DELTA,
+     .has = F_DELTA | F_BIAS_KEY | F_NO_WINDOW,
+     .kv_heads = 4,
+     .sw = {DELTA_SWITCHES}},
+    {.name = "qwen3_5_moe_text",
+     NAMES(qwen35_moe_layer, llama_last),
+     DELTA,
+     .has = F_DELTA | F_BIAS_KEY | F_QWEN_EXPERTS | F_NO_WINDOW,
+     .kv_heads = 2,
+     .sw = {DELTA_SWITCHES, .shared_expert = true, .renormalise = true}},
     {.name = "mamba", MAMBA(mamba_layer, FM_RECURS_MAMBA), .keys = mamba_keys, .tied = true},
     {.name = "mamba2", MAMBA(mamba2_layer, FM_RECURS_MAMBA2), .keys = mamba2_keys},
     {.name = "stablelm",

@@ -65,6 +65,9 @@ typedef enum fmi_dim {
     D_REC_HEADS,
     D_REC_X,
     D_RANK,
+    D_REC_2HEADS,
+    D_REC_HD,
+    D_Q2,
 } fmi_dim;
 
 typedef struct fmi_arch_part {
@@ -143,7 +146,8 @@ typedef struct fmi_stack {
 #define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
 #define F_PHIMOE (UINT64_C(1) << 52)        /* lm_head_bias, router_jitter_noise, short_mscale */
 #define F_MAMBA (UINT64_C(1) << 60)         /* every layer is a recurrent block and no more */
-#define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
+#define F_DELTA (UINT64_C(1) << 61) /* the gated delta rule in layers of type linear_attention */
+#define F_QUERY_SCALE (1u << 31)    /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */

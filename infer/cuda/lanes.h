@@ -99,6 +99,8 @@ FMC_DEVICE float fmc_act(fm_act f, float x)
         float y = fmc_max(0.0f, x); /* keeps NaN */
         return f == FM_ACT_RELU ? y : y * y;
     }
+    if (f == FM_ACT_SIGMOID)
+        return fmc_sigmoid(x);
     float u = x;
     if (f == FM_ACT_GELU_TANH)
         u = fmaf((x * x) * x, 0.044715f, x) * 1.5957691216057308f;
@@ -132,6 +134,10 @@ FMC_DEVICE fmc_slope fmc_act_slope(fm_act f, float x)
     if (f == FM_ACT_CLAMPED) {
         float g = fmc_min(FM_ACT_LIMIT, x), u = g * FM_ACT_ALPHA, s = fmc_sigmoid(u);
         return fmc_slope{g * s, x > FM_ACT_LIMIT ? 0.0f : s * fmaf(u, 1.0f - s, 1.0f)};
+    }
+    if (f == FM_ACT_SIGMOID) {
+        float y = fmc_sigmoid(x);
+        return fmc_slope{y, y * (1.0f - y)};
     }
     float sq = fmc_min(400.0f, x * x), near = sq > 399.0f ? 0.0f : x;
     if (f == FM_ACT_GELU) {

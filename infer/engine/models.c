@@ -23,8 +23,9 @@ static fm_status check_device(const fmi_binder *b)
         lacks = "attention with a window to both sides";
     if (a->sw.rec.kind != FM_RECURS_NOT && !be->convolve)
         lacks = "short convolutions";
-    if (a->sw.rec.kind > FM_RECURS_CONV && !be->scan)
-        lacks = "state-space layers";
+    if (a->sw.rec.kind == FM_RECURS_DELTA ? !be->delta
+                                          : a->sw.rec.kind > FM_RECURS_CONV && !be->scan)
+        lacks = a->sw.rec.kind == FM_RECURS_DELTA ? "gated delta rules" : "state-space layers";
     if (lacks)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: mode %s on %s has no %s, which %s needs; use mode exact, or the CPU",

@@ -208,9 +208,10 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
         s->router_scale != 0.0f)
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
     const fm_recurrence *r = &s->rec;
-    n = snprintf(text, sizeof(text), "recurs %d %u %u %u %u %u %u %u %u %u %d%d %a %a\n",
+    n = snprintf(text, sizeof(text), "recurs %d %u %u %u %u %u %u %u %u %u %d%d%d %a %a\n",
                  (int)r->kind, r->kernel, r->channels, r->in, r->inner, r->heads, r->hd, r->n,
-                 r->groups, r->rank, r->bias, r->conv_bias, (double)r->dt_min, (double)r->dt_max);
+                 r->groups, r->rank, r->bias, r->conv_bias, s->attn_gate, (double)r->dt_min,
+                 (double)r->dt_max);
     if (fm_arch_recurs(a))
         FM_TRY(fm_hasher_update(h, text, (size_t)n));
     if (s->sinks)

@@ -21,7 +21,7 @@
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 5 * 104 + 4 * 8, "hash the new field of fm_experts");
-_Static_assert(sizeof(fm_recurrent) == 4 * 104 + 6 * 8, "hash the new field of fm_recurrent");
+_Static_assert(sizeof(fm_recurrent) == 7 * 104 + 6 * 8, "hash the new field of fm_recurrent");
 _Static_assert(sizeof(fm_layer) == 14 * 8 + 2 * 32 + 8 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
@@ -126,7 +126,7 @@ static void put_norm(keyer *k, const float *gain, const float *bias)
 static void put_recurrent(keyer *k, const fm_recurrent *x)
 {
     const fm_recurrence *r = &k->m->arch.sw.rec;
-    const fm_linear *all[] = {&x->in, &x->out, &x->x, &x->dt};
+    const fm_linear *all[] = {&x->in, &x->out, &x->x, &x->dt, &x->z, &x->beta, &x->alpha};
     uint32_t own = r->kind == FM_RECURS_MAMBA ? r->inner : r->heads;
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
         put_linear(k, all[i]);
@@ -135,7 +135,7 @@ static void put_recurrent(keyer *k, const fm_recurrent *x)
     put_vector(k, x->rates, r->kind == FM_RECURS_MAMBA ? own * r->n : own);
     put_vector(k, x->skip, own);
     put_vector(k, x->dt_b, own);
-    put_vector(k, x->norm, r->inner);
+    put_vector(k, x->norm, r->kind == FM_RECURS_DELTA ? r->hd : r->inner);
 }
 
 /* Hashes what gives K, V and states; a fused q holds these too. */

@@ -36,6 +36,9 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
                : p->place <= FM_P_REC_OUT_B ? &l->rec->out
                : p->place == FM_P_REC_X     ? &l->rec->x
                : p->place == FM_P_REC_DT    ? &l->rec->dt
+               : p->place == FM_P_REC_Z     ? &l->rec->z
+               : p->place == FM_P_REC_BETA  ? &l->rec->beta
+               : p->place == FM_P_REC_ALPHA ? &l->rec->alpha
                                             : NULL;
     fm_linear *gate = &x->gate[p->expert], *up = &x->up[p->expert], *down = &x->down[p->expert];
     fm_linear *expert[] = {&x->router, &x->router, NULL,     gate,       gate,        up, up, down,
@@ -158,10 +161,11 @@ void fmi_layers_free(fm_model *m)
         for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
             fm_free(all[i]->lora);
         if (y->rec) {
-            fm_free(y->rec->in.lora);
-            fm_free(y->rec->out.lora);
-            fm_free(y->rec->x.lora);
-            fm_free(y->rec);
+            fm_recurrent *r = y->rec;
+            fm_linear *of[] = {&r->in, &r->out, &r->x, &r->z, &r->beta, &r->alpha};
+            for (size_t i = 0; i < FM_ARRAY_LEN(of); i++)
+                fm_free(of[i]->lora);
+            fm_free(r);
         }
         fm_experts *x = y->experts;
         if (!x)

@@ -237,6 +237,11 @@ TEST(published_configs_are_read)
                   "\"clip_qkv\":null,\"router_aux_loss_coef\":0.01,\"rope_scaling\":null"},
         {"seed_oss", "\"num_key_value_heads\":2,\"attention_dropout\":0.1,\"pretraining_tp\":1,"
                      "\"residual_dropout\":0.1,\"rope_scaling\":{\"rope_type\":\"default\"}"},
+        {"qwen3_5_text",
+         "\"num_key_value_heads\":2,\"attn_output_gate\":true,\"mamba_ssm_dtype\":\"float32\","
+         "\"full_attention_interval\":2,\"mtp_num_hidden_layers\":1,\"rope_parameters\":"
+         "{\"mrope_interleaved\":true,\"mrope_section\":[11,11,10],\"rope_theta\":10000000,"
+         "\"rope_type\":\"default\",\"partial_rotary_factor\":0.25}"},
         {"lfm2", "\"num_key_value_heads\":2,\"full_attn_idxs\":[1],\"block_ff_dim\":48,"
                  "\"block_norm_eps\":1e-5,\"conv_dim\":48,\"num_heads\":4,"
                  "\"theta\":1e6,\"tie_embedding\":true"},
@@ -351,6 +356,13 @@ TEST(wrong_values_of_families_are_refused)
     bad("llama", "\"layer_types\":[\"conv\",\"full_attention\"]", FM_EUNSUPPORTED, "conv");
     bad("olmo", "\"clip_qkv\":8", FM_EUNSUPPORTED, "clip_qkv");
     bad("phi", "\"qk_layernorm\":true", FM_EUNSUPPORTED, "qk_layernorm");
+    bad("qwen3_5_text",
+        "\"num_key_value_heads\":2,\"linear_num_key_heads\":3,\"linear_num_value_heads\":4",
+        FM_EUNSUPPORTED, "heads of values");
+    bad("qwen3_5_text", "\"num_key_value_heads\":2,\"linear_key_head_dim\":513", FM_EINVAL,
+        "linear_key_head_dim");
+    bad("qwen3_5_text", "\"num_key_value_heads\":2,\"full_attention_interval\":0", FM_EINVAL,
+        "full_attention_interval");
     bad_mixer("mamba", "\"state_size\":513", FM_EINVAL, "state_size");
     bad_mixer("mamba", "\"expand\":3,\"intermediate_size\":96", FM_EINVAL, "intermediate_size");
     bad_mixer("mamba2", "\"num_heads\":4,\"head_dim\":24,\"n_groups\":3", FM_EINVAL, "groups");

@@ -30,6 +30,10 @@ typedef struct family {
 #define PLAIN_SIZES                                                                                \
     "\"vocab_size\":64,\"hidden_size\":32,\"num_hidden_layers\":4,\"tie_word_embeddings\":true,"
 
+#define DELTA_SIZES                                                                                \
+    "\"head_dim\":8,\"linear_num_key_heads\":2,\"linear_num_value_heads\":4,"                      \
+    "\"linear_key_head_dim\":8,\"linear_value_head_dim\":8,"
+
 static const family families[] = {
     {"\"model_type\":\"lfm2\"," SIZES
      "\"conv_L_cache\":4,\"conv_bias\":true,\"block_auto_adjust_ff_dim\":false,"
@@ -40,6 +44,12 @@ static const family families[] = {
     {"\"model_type\":\"mamba2\"," PLAIN_SIZES "\"num_heads\":4,\"head_dim\":16,\"state_size\":40,"
      "\"n_groups\":2",
      "backbone.layers.0.mixer.in_proj", "backbone.layers.3.mixer.D", 900000, 2},
+    {"\"model_type\":\"qwen3_next\"," SIZES DELTA_SIZES
+     "\"num_experts\":3,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8,"
+     "\"shared_expert_intermediate_size\":12",
+     "model.layers.0.linear_attn.in_proj_qkvz", "model.layers.2.linear_attn.A_log", 90000, 1},
+    {"\"model_type\":\"qwen3_5_text\"," SIZES DELTA_SIZES "\"full_attention_interval\":2",
+     "model.layers.0.linear_attn.in_proj_a", "model.layers.3.self_attn.q_proj.weight", 90000, 1},
 };
 
 typedef struct world {

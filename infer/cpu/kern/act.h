@@ -61,6 +61,8 @@ FMI_INLINE vf act_of(fm_act f, vf x)
     case FM_ACT_CLAMPED:
         x = vf_min(vf_set1(FM_ACT_LIMIT), x); /* keeps NaN */
         return vf_mul(x, vf_sigmoid(vf_mul(x, vf_set1(FM_ACT_ALPHA))));
+    case FM_ACT_SIGMOID:
+        return vf_sigmoid(x);
     case FM_ACT_SILU:
         break;
     }

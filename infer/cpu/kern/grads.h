@@ -147,6 +147,9 @@ FMI_INLINE act_slope slope_of(fm_act f, vf x)
         return (act_slope){vf_mul(x, x), vf_add(x, x)};
     case FM_ACT_CLAMPED:
         return clamped_slope(x);
+    case FM_ACT_SIGMOID:
+        x = vf_sigmoid(x);
+        return (act_slope){x, vf_mul(x, vf_sub(vf_set1(1.0f), x))};
     case FM_ACT_SILU:
         break;
     }
@@ -187,6 +190,9 @@ static void k_act_grad(fm_act f, float *dgate, float *dup, const float *dy, cons
         break;
     case FM_ACT_CLAMPED:
         act_grad_run(FM_ACT_CLAMPED, dgate, dup, dy, gate, up, n);
+        break;
+    case FM_ACT_SIGMOID:
+        act_grad_run(FM_ACT_SIGMOID, dgate, dup, dy, gate, up, n);
         break;
     case FM_ACT_SILU:
         act_grad_run(FM_ACT_SILU, dgate, dup, dy, gate, up, n);

@@ -38,6 +38,8 @@ double fmi_ref_f(fm_act f, double x)
     case FM_ACT_CLAMPED:
         x = fmin(x, (double)FM_ACT_LIMIT);
         return x / (1.0 + exp(-(double)FM_ACT_ALPHA * x));
+    case FM_ACT_SIGMOID:
+        return 1.0 / (1.0 + exp(-x));
     case FM_ACT_SILU:
         break;
     }

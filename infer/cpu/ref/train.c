@@ -255,6 +255,9 @@ static double slope_of(fm_act f, double x)
         t = (double)FM_ACT_ALPHA * x;
         s = 1.0 / (1.0 + exp(-t));
         return s + s * t * (1.0 - s);
+    case FM_ACT_SIGMOID:
+        s = 1.0 / (1.0 + exp(-x));
+        return s * (1.0 - s);
     case FM_ACT_SILU:
         break;
     }

@@ -48,7 +48,7 @@ __global__ void k_act(fm_act f, float *y, size_t ldy, const float *gate, size_t 
 {
     fmc_take_turn();
     fmc_cells(m, n, wide, [&](auto w, uint32_t row, uint32_t col) {
-        float v[w.value], u[w.value];
+        float v[w.value], u[w.value] = {};
         fmc_get(v, gate + row * ldg + col);
         if (up)
             fmc_get(u, up + row * ldu + col);

@@ -97,12 +97,31 @@ static void deal_heads(fmi_pass *p, const qkv *t)
     }
 }
 
+/* Splits a product that has (query, gate) of each head. */
+static fm_status project_gated(fmi_pass *p, uint32_t l, float *x, const qkv *t)
+{
+    fm_backend *be = p->e->be;
+    uint32_t hd = p->g->head_dim;
+    size_t ld = 2 * t->ldq;
+    const fmi_out all[] = {
+        {pick_q, {p->fused, ld}}, {pick_k, {t->k, t->ldk}}, {pick_v, {t->v, t->ldk}}};
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, p->g->hidden}, l, all, 3));
+    for (size_t h = 0; h < p->g->heads; h++) {
+        const float *from = p->fused + 2 * h * hd;
+        be->copy_rows(be, t->q + h * hd, t->ldq, from, ld, NULL, p->m, hd);
+        be->copy_rows(be, p->steps + h * hd, t->ldq, from + hd, ld, NULL, p->m, hd);
+    }
+    return FM_OK;
+}
+
 static fm_status project(fmi_pass *p, uint32_t l, float *x, qkv *t)
 {
     const fmi_geom *g = p->g;
     size_t qd = (size_t)g->heads * g->head_dim, kvd = (size_t)g->kv_heads * g->head_dim;
     fm_fused fused = g->sw.fused;
     *t = (qkv){p->q, p->k, p->v, qd, kvd};
+    if (g->sw.attn_gate)
+        return project_gated(p, l, x, t);
     if (fused == FM_FUSED_NONE) {
         const fmi_out all[] = {{pick_q, {t->q, qd}}, {pick_k, {t->k, kvd}}, {pick_v, {t->v, kvd}}};
         return fmi_linears(p, p->all, (fmi_matrix){x, g->hidden}, l, all, 3);
@@ -227,6 +246,7 @@ static fm_status prepare(fmi_pass *p, uint32_t l, float *x, qkv *t, fm_kv_view k
 
 fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
 {
+    fm_backend *be = p->e->be;
     const fmi_geom *g = p->g;
     size_t qd = (size_t)g->heads * g->head_dim;
     fm_kv_view kv = fmi_kv_view(g->pool);
@@ -258,7 +278,10 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .softcap = g->sw.attn_softcap,
                          .single = p->s->seqs == p->step_rows};
     attend(p, l, &att);
+    float *made = g->sw.attn_gate ? p->q : p->att;
+    if (g->sw.attn_gate)
+        be->act(be, FM_ACT_SIGMOID, made, qd, p->steps, qd, p->att, qd, p->m, (uint32_t)qd);
     const fmi_out o = {pick_o, {y, g->hidden}};
-    const fmi_matrix from = g->sw.kv_rank ? fmi_latent_out(p) : (fmi_matrix){p->att, qd};
+    const fmi_matrix from = g->sw.kv_rank ? fmi_latent_out(p) : (fmi_matrix){made, qd};
     return fmi_linears(p, p->all, from, l, &o, 1);
 }

@@ -14,6 +14,18 @@ static const fm_linear *pick_x(const fm_model *m, uint32_t l)
 {
     return &m->layers[l].rec->x;
 }
+static const fm_linear *pick_z(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].rec->z;
+}
+static const fm_linear *pick_beta(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].rec->beta;
+}
+static const fm_linear *pick_alpha(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].rec->alpha;
+}
 static const fm_linear *pick_dt(const fm_model *m, uint32_t l)
 {
     return &m->layers[l].rec->dt;
@@ -192,6 +204,120 @@ static fm_status mamba2(fmi_pass *p, uint32_t l, float **y)
     return FM_OK;
 }
 
+static void delta(fmi_pass *p, uint32_t l, const fm_delta *all)
+{
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const fm_recurrent *x = p->all.p[i].model->layers[l].rec;
+        fm_delta d = *all;
+        j = same_vectors(p, l, i, &m);
+        d.a_log = x->rates;
+        d.dt_bias = x->dt_b;
+        d.rows = part_of(p, l, p->all.p[i].begin, m, true);
+        p->e->be->delta(p->e->be, &d);
+    }
+}
+
+/* att = norm(att), head by head. */
+static void norm_heads(fmi_pass *p, uint32_t l)
+{
+    const fm_recurrence *r = &p->g->sw.rec;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        float *rows = p->att + p->all.p[i].begin * (size_t)r->inner;
+        const float *gain = p->all.p[i].model->layers[l].rec->norm;
+        j = same_vectors(p, l, i, &m);
+        p->e->be->rmsnorm(p->e->be, rows, rows, gain, NULL, m * r->heads, r->hd, r->hd, p->g->eps);
+    }
+}
+
+/* Where the products of a delta layer lie: what the convolution reads, z, b and a. */
+typedef struct dealt {
+    float *qkv, *z, *b, *a;
+    size_t ldqkv;
+} dealt;
+
+/* Splits products that have (q, k, v.., z..) and (b.., a..) of one group after another. */
+static void deal_groups(fmi_pass *p, const dealt *t, const float *ba)
+{
+    fm_backend *be = p->e->be;
+    const fm_recurrence *r = &p->g->sw.rec;
+    uint32_t share = r->heads / r->groups, wide = share * r->hd;
+    size_t keys = (size_t)r->groups * r->n;
+    for (size_t g = 0; g < r->groups; g++) {
+        const float *from = p->fused + g * (2 * (size_t)r->n + 2 * (size_t)wide);
+        const float *gates = ba + 2 * g * share;
+        const struct {
+            float *to;
+            size_t ld;
+            const float *from;
+            uint32_t n;
+        } part[] = {{t->qkv + g * r->n, t->ldqkv, from, r->n},
+                    {t->qkv + keys + g * r->n, t->ldqkv, from + r->n, r->n},
+                    {t->qkv + 2 * keys + g * wide, t->ldqkv, from + 2 * (size_t)r->n, wide},
+                    {t->z + g * wide, r->inner, from + 2 * (size_t)r->n + wide, wide}};
+        for (size_t i = 0; i < FM_ARRAY_LEN(part); i++)
+            be->copy_rows(be, part[i].to, part[i].ld, part[i].from, r->in, NULL, p->m, part[i].n);
+        be->copy_rows(be, t->b + g * share, r->heads, gates, 2 * (size_t)r->heads, NULL, p->m,
+                      share);
+        be->copy_rows(be, t->a + g * share, r->heads, gates + share, 2 * (size_t)r->heads, NULL,
+                      p->m, share);
+    }
+}
+
+static fm_status delta_products(fmi_pass *p, uint32_t l, float *x, dealt *t)
+{
+    const fm_recurrence *r = &p->g->sw.rec;
+    size_t rows = p->rows;
+    *t = (dealt){.qkv = p->fused, .ldqkv = r->in, .z = p->steps};
+    t->b = t->z + rows * r->inner;
+    t->a = t->b + rows * r->heads;
+    float *ba = t->a + rows * r->heads;
+    const fmi_out apart[] = {{pick_in, {p->fused, r->in}},
+                             {pick_z, {t->z, r->inner}},
+                             {pick_beta, {t->b, r->heads}},
+                             {pick_alpha, {t->a, r->heads}}};
+    const fmi_out groups[] = {{pick_in, {p->fused, r->in}},
+                              {pick_beta, {ba, 2 * (size_t)r->heads}}};
+    const fmi_matrix in = {x, p->g->hidden};
+    if (!r->by_groups)
+        return fmi_linears(p, p->all, in, l, apart, 4);
+    FM_TRY(fmi_linears(p, p->all, in, l, groups, 2));
+    t->qkv = p->fused + rows * r->in;
+    t->ldqkv = r->channels;
+    deal_groups(p, t, ba);
+    return FM_OK;
+}
+
+static fm_status delta_rule(fmi_pass *p, uint32_t l, float *x, float **y)
+{
+    fm_backend *be = p->e->be;
+    const fm_recurrence *r = &p->g->sw.rec;
+    size_t keys = (size_t)r->groups * r->n;
+    dealt t;
+    FM_TRY(delta_products(p, l, x, &t));
+    fm_convolve c = silu_conv(p, 0);
+    c.x = t.qkv;
+    c.ldx = t.ldqkv;
+    convolve(p, l, &c);
+    const fm_delta d = {.y = p->att,
+                        .ldy = r->inner,
+                        .q = p->mixed,
+                        .k = p->mixed + keys,
+                        .v = p->mixed + 2 * keys,
+                        .ldx = r->channels,
+                        .a = t.a,
+                        .b = t.b,
+                        .lda = r->heads,
+                        .hk = r->groups,
+                        .hv = r->heads,
+                        .dk = r->n,
+                        .dv = r->hd};
+    delta(p, l, &d);
+    norm_heads(p, l);
+    be->act(be, FM_ACT_SILU, p->mixed, r->inner, t.z, r->inner, p->att, r->inner, p->m, r->inner);
+    *y = p->mixed;
+    return FM_OK;
+}
+
 fm_status fmi_recurrent(fmi_pass *p, uint32_t l, float *x, float *y)
 {
     static fm_status (*const block[])(fmi_pass *, uint32_t, float **) = {
@@ -199,7 +325,11 @@ fm_status fmi_recurrent(fmi_pass *p, uint32_t l, float *x, float *y)
     const fm_recurrence *r = &p->g->sw.rec;
     const fmi_out in = {pick_in, {p->fused, r->in}}, out = {pick_out, {y, p->g->hidden}};
     float *made = NULL;
-    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, p->g->hidden}, l, &in, 1));
-    FM_TRY(block[r->kind](p, l, &made));
+    if (r->kind == FM_RECURS_DELTA) {
+        FM_TRY(delta_rule(p, l, x, &made));
+    } else {
+        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, p->g->hidden}, l, &in, 1));
+        FM_TRY(block[r->kind](p, l, &made));
+    }
     return fmi_linears(p, p->all, (fmi_matrix){made, r->inner}, l, &out, 1);
 }

@@ -157,7 +157,8 @@ typedef struct fmi_pass {
     /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
     float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router,
         *latent;
-    float *mixed, *steps; /* recurrent blocks: behind the convolution; what Mamba's scan reads */
+    float *mixed, *steps; /* recurrent blocks: behind the convolution; smaller products. steps:
+                           * gates of attention */
 } fmi_pass;
 #define FMI_ACTIVATIONS 18u
 

@@ -79,7 +79,12 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
     size_t qkv = s->fused ? q + 2 * kv : wide, up = FM_MAX(inter, (size_t)s->shared_inter);
     size_t gate = s->fused_mlp ? FM_MAX(2 * inter, up) : up, chosen = s->chosen;
     size_t expert = FM_MAX(h, (size_t)s->expert_inter) * chosen;
-    size_t inner = s->rec.inner;
+    const fm_recurrence *r = &s->rec;
+    size_t inner = r->inner, mixes = r->in + (r->by_groups ? r->channels : 0);
+    size_t steps = r->kind == FM_RECURS_MAMBA   ? r->rank + 2 * (size_t)r->n + inner
+                   : r->kind == FM_RECURS_DELTA ? inner + 4 * (size_t)r->heads
+                                                : 0;
+    size_t gated = s->attn_gate ? q : 0;
     size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* 0: q, k, v are parts of fused */
     size_t from_latent = FM_MAX((size_t)s->kv_rank, (size_t)s->q_rank);
     const size_t all[FMI_ACTIVATIONS] = {
@@ -93,14 +98,14 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
         FM_MAX(gate, s->expert_inter * chosen),
         FM_MAX(up, s->expert_inter * chosen),
         FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), FM_MAX(from_latent, inner)),
-        FM_MAX(qkv, (size_t)s->rec.in),
+        FM_MAX(FM_MAX(qkv, mixes), 2 * gated),
         s->order == FM_BLOCK_PARALLEL ? h : 0,
         h * chosen,
         h * chosen,
         (size_t)s->experts * (s->router_bias ? 2 : 1) + (s->shared_expert ? 1 : 0),
         FM_MAX(latent, (size_t)s->q_rank),
         s->rec.channels,
-        s->rec.rank ? s->rec.rank + 2 * (size_t)s->rec.n + inner : 0};
+        FM_MAX(steps, gated)};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
         size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
 }
