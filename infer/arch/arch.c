@@ -395,7 +395,8 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
         const char *t = fm_json_cstr(fm_json_at(types, i), "");
         if (strcmp(t, "sliding_attention") == 0)
             a->sw.layer[i] |= FM_LAYER_SLIDES;
-        else if (strcmp(t, "full_attention") != 0 && fm_layer_attends(&a->sw, (uint32_t)i))
+        else if (strcmp(t, "full_attention") != 0 && fm_layer_attends(&a->sw, (uint32_t)i) &&
+                 !(fm_arch_recurs(a) && strcmp(t, "attention") == 0))
             return fm_fail(FM_EUNSUPPORTED, "%s: layer type '%.40s' is not supported", what, t);
     }
     return FM_OK;

@@ -6,14 +6,15 @@
 
 #include "infer/recurrent.h"
 
-/* Layers of the type `type` get a recurrent block in the place of attention. */
+/* Layers of this type (also: its older name) get a recurrent block in the place of attention. */
 static fm_status layers_by_types(fm_arch *a, const fm_json *types, const char *type,
-                                 const char *what)
+                                 const char *also, const char *what)
 {
     if (!fm_json_is(types, FM_JSON_ARRAY) || fm_json_count(types) != a->layers)
         return fm_fail(FM_EINVAL, "%s: layer_types must list %u layers", what, a->layers);
     for (size_t i = 0; i < a->layers; i++)
-        if (strcmp(fm_json_cstr(fm_json_at(types, i), ""), type) == 0)
+        if (strcmp(fm_json_cstr(fm_json_at(types, i), ""), type) == 0 ||
+            strcmp(fm_json_cstr(fm_json_at(types, i), ""), also) == 0)
             a->sw.layer[i] |= FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION;
     return FM_OK;
 }
@@ -67,7 +68,7 @@ static fm_status read_lfm2(fm_arch *a, const fm_json *c, const char *what)
     const fm_json *types = fm_json_get(c, "layer_types");
     FM_TRY(lfm2_inter(a, c, what));
     FM_TRY(fmi_absent(types) ? layers_but(a, c, "full_attn_idxs", what)
-                             : layers_by_types(a, types, "conv", what));
+                             : layers_by_types(a, types, "conv", "conv", what));
     FM_TRY(fmi_take_bool(&r->bias, c, "conv_bias", false, what));
     FM_TRY(fmi_take_u32(&r->kernel, c, "conv_L_cache", 3, 1, FM_MAX_CONV_KERNEL, what));
     r->kind = FM_RECURS_CONV;
@@ -97,6 +98,21 @@ static fm_status take_limits(fm_recurrence *r, const fm_json *c, const char *wha
     return FM_OK;
 }
 
+/* The widths that follow from heads, groups and the size of a state. */
+static fm_status mamba2_sizes(fm_arch *a, uint32_t expand, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    r->kind = FM_RECURS_MAMBA2;
+    r->inner = r->heads * r->hd;
+    r->channels = r->inner + 2 * r->groups * r->n;
+    r->in = r->inner + r->channels + r->heads;
+    if ((uint64_t)expand * a->hidden != r->inner || r->heads % r->groups != 0)
+        return fm_fail(FM_EINVAL,
+                       "%s: %u heads of %u in %u groups do not make %u times the hidden size", what,
+                       r->heads, r->hd, r->groups, expand);
+    return FM_OK;
+}
+
 static fm_status read_mamba2(fm_arch *a, const fm_json *c, const char *what)
 {
     fm_recurrence *r = &a->sw.rec;
@@ -106,14 +122,7 @@ static fm_status read_mamba2(fm_arch *a, const fm_json *c, const char *what)
     FM_TRY(fmi_take_u32(&r->hd, c, "head_dim", 64, 1, FM_MAX_HEAD_DIM, what));
     FM_TRY(fmi_take_u32(&r->n, c, "state_size", 128, 1, FM_MAX_STATE, what));
     FM_TRY(fmi_take_u32(&r->groups, c, "n_groups", 8, 1, 65536, what));
-    r->kind = FM_RECURS_MAMBA2;
-    r->inner = r->heads * r->hd;
-    r->channels = r->inner + 2 * r->groups * r->n;
-    r->in = r->inner + r->channels + r->heads;
-    if ((uint64_t)expand * a->hidden != r->inner || r->heads % r->groups != 0)
-        return fm_fail(FM_EINVAL,
-                       "%s: %u heads of %u in %u groups do not make %u times the hidden size", what,
-                       r->heads, r->hd, r->groups, expand);
+    FM_TRY(mamba2_sizes(a, expand, what));
     return take_limits(r, c, what);
 }
 
@@ -170,8 +179,9 @@ static fm_status read_delta(fm_arch *a, const fmi_family *f, const fm_json *c, c
 {
     fm_recurrence *r = &a->sw.rec;
     const fm_json *types = fm_json_get(c, "layer_types");
-    FM_TRY(fmi_absent(types) ? layers_by_interval(a, c, what)
-                             : layers_by_types(a, types, "linear_attention", what));
+    FM_TRY(fmi_absent(types)
+               ? layers_by_interval(a, c, what)
+               : layers_by_types(a, types, "linear_attention", "linear_attention", what));
     FM_TRY(fmi_take_u32(&r->groups, c, "linear_num_key_heads", 16, 1, 4096, what));
     FM_TRY(fmi_take_u32(&r->heads, c, "linear_num_value_heads", 32, 1, 4096, what));
     FM_TRY(fmi_take_u32(&r->n, c, "linear_key_head_dim", 128, 1, FM_MAX_STATE, what));
@@ -189,6 +199,61 @@ static fm_status read_delta(fm_arch *a, const fmi_family *f, const fm_json *c, c
     return FM_OK;
 }
 
+/* Bamba lists the layers that attend, Granite the types of all. */
+static fm_status hybrid_layers(fm_arch *a, const fm_json *c, const char *what)
+{
+    const fm_json *types = fm_json_get(c, "layer_types");
+    if (!fmi_absent(types))
+        return layers_by_types(a, types, "linear_attention", "mamba", what);
+    if (!fmi_absent(fm_json_get(c, "attn_layer_indices")))
+        return layers_but(a, c, "attn_layer_indices", what);
+    for (uint32_t i = 0; i < a->layers; i++)
+        a->sw.layer[i] |= FM_LAYER_RECURS | FM_LAYER_NO_ATTENTION;
+    return FM_OK;
+}
+
+/* Granite's feed-forward branch is its shared expert where there are no others; it turns queries
+ * and keys only where the config says so. */
+static fm_status read_granite_hybrid(fm_arch *a, const fm_json *c, const char *what)
+{
+    uint32_t experts = 0;
+    const char *turns = fm_json_cstr(fm_json_get(c, "position_embedding_type"), "nope");
+    FM_TRY(fmi_take_u32(&experts, c, "num_local_experts", 8, 0, FM_MAX_EXPERTS, what));
+    FM_TRY(fmi_take_u32(&a->inter, c, "shared_intermediate_size", 1024, 1, 1 << 22, what));
+    if (experts > 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: num_local_experts is %u; of granitemoehybrid only models without "
+                       "experts are supported",
+                       what, experts);
+    if (strcmp(turns, "nope") != 0 && strcmp(turns, "rope") != 0)
+        return fm_fail(FM_EUNSUPPORTED, "%s: position_embedding_type '%.40s' is not supported",
+                       what, turns);
+    for (uint32_t i = 0; strcmp(turns, "nope") == 0 && i < a->layers; i++)
+        a->sw.layer[i] |= FM_LAYER_NO_ROPE;
+    return FM_OK;
+}
+
+static fm_status read_hybrid(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_recurrence *r = &a->sw.rec;
+    uint32_t expand = 2;
+    FM_TRY(fmi_take_u32(&expand, c, "mamba_expand", 2, 1, 64, what));
+    FM_TRY(fmi_take_u32(&r->heads, c, "mamba_n_heads", 128, 1, 65536, what));
+    r->hd = expand * a->hidden / r->heads;
+    if (strcmp(fm_json_cstr(fm_json_get(c, "mamba_d_head"), ""), "auto") != 0)
+        FM_TRY(fmi_take_u32(&r->hd, c, "mamba_d_head", r->hd, 1, 4096, what));
+    FM_TRY(fmi_take_u32(&r->n, c, "mamba_d_state", 256, 1, FM_MAX_STATE, what));
+    FM_TRY(fmi_take_u32(&r->groups, c, "mamba_n_groups", 1, 1, 65536, what));
+    FM_TRY(fmi_take_u32(&r->kernel, c, "mamba_d_conv", 4, 1, FM_MAX_CONV_KERNEL, what));
+    FM_TRY(fmi_take_bool(&r->bias, c, "mamba_proj_bias", false, what));
+    FM_TRY(fmi_take_bool(&r->conv_bias, c, "mamba_conv_bias", true, what));
+    FM_TRY(mamba2_sizes(a, expand, what));
+    FM_TRY(take_limits(r, c, what));
+    if (f->has & F_GRANITE)
+        FM_TRY(read_granite_hybrid(a, c, what));
+    return hybrid_layers(a, c, what);
+}
+
 fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     bool any = false;
@@ -196,6 +261,8 @@ fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c,
         FM_TRY(read_lfm2(a, c, what));
     if (f->has & F_DELTA)
         FM_TRY(read_delta(a, f, c, what));
+    if (f->has & F_HYBRID)
+        FM_TRY(read_hybrid(a, f, c, what));
     if (f->has & F_MAMBA)
         FM_TRY(read_mamba(a, f, c, what));
     for (uint32_t i = 0; i < a->layers; i++)

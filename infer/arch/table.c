@@ -500,6 +500,47 @@ static const fmi_arch_part qwen35_moe_layer[] = {
     {                                                                                              \
         "mixer.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1                        \
     }
+#define HYBRID_MIXERS                                                                              \
+    TWO_NORMS_1, {"self_attn.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q, D_HIDDEN},                    \
+        {"self_attn.q_proj.bias", FM_P_Q_B, W_QKV_BIAS, D_Q, D_1},                                 \
+        {"self_attn.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},                            \
+        {"self_attn.k_proj.bias", FM_P_K_B, W_QKV_BIAS, D_KV, D_1},                                \
+        {"self_attn.v_proj.weight", FM_P_V, W_ATTENDS, D_KV, D_HIDDEN},                            \
+        {"self_attn.v_proj.bias", FM_P_V_B, W_QKV_BIAS, D_KV, D_1},                                \
+        {"self_attn.o_proj.weight", FM_P_O, W_ATTENDS, D_HIDDEN, D_Q},                             \
+        {"self_attn.o_proj.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},                              \
+        {"mamba.A_log", FM_P_RATES, W_RECURS, D_REC_HEADS, D_1},                                   \
+        {"mamba.D", FM_P_SKIP, W_RECURS, D_REC_HEADS, D_1},                                        \
+        {"mamba.dt_bias", FM_P_DT_B, W_RECURS, D_REC_HEADS, D_1},                                  \
+        {"mamba.conv1d.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},                        \
+        {"mamba.conv1d.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},                          \
+        {"mamba.in_proj.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},                       \
+        {"mamba.in_proj.bias", FM_P_REC_IN_B, W_RECURS_BIAS, D_REC_IN, D_1},                       \
+        {"mamba.norm.weight", FM_P_REC_NORM, W_RECURS, D_REC_INNER, D_1},                          \
+        {"mamba.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER},                  \
+    {                                                                                              \
+        "mamba.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1                        \
+    }
+static const fmi_arch_part bamba_layer[] = {
+    HYBRID_MIXERS,
+    {"pre_ff_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"feed_forward.gate_proj.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"feed_forward.gate_proj.bias", FM_P_GATE_B, W_MLP_BIAS, D_INTER, D_1},
+    {"feed_forward.up_proj.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
+    {"feed_forward.up_proj.bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},
+    {"feed_forward.down_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"feed_forward.down_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part bamba_last[] = {
+    {"final_layernorm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+    {.name = NULL}};
+static const fmi_arch_part granite_hybrid_layer[] = {
+    HYBRID_MIXERS,
+    TWO_NORMS_2,
+    {"shared_mlp.input_linear.weight", FM_P_GATE, W_ALWAYS, D_INTER_2, D_HIDDEN},
+    {"shared_mlp.output_linear.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {.name = NULL}};
 static const fmi_arch_part mamba_first[] = {
     {"embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN}, {.name = NULL}};
 static const fmi_arch_part mamba_layer[] = {
@@ -908,6 +949,18 @@ LIST(mamba2_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers"
      "layer_norm_epsilon", "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id",
      "hidden_act", "expand", "num_heads", "head_dim", "n_groups", "state_size", "conv_kernel",
      "use_bias", "use_conv_bias", "time_step_limit");
+#define HYBRID_KEYS                                                                                \
+    "mamba_n_heads", "mamba_d_head", "mamba_n_groups", "mamba_d_state", "mamba_d_conv",            \
+        "mamba_expand", "mamba_conv_bias", "mamba_proj_bias", "time_step_limit"
+LIST(bamba_keys, HYBRID_KEYS, "attn_layer_indices");
+LIST(bamba_harmless, "mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient",
+     "attn_rotary_emb", "time_step_min", "time_step_max", "time_step_floor");
+LIST(granite_hybrid_keys, HYBRID_KEYS, "num_local_experts", "shared_intermediate_size",
+     "embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier");
+/* position_embedding_type is read with the recurrent blocks, and is no word of BERT's here. */
+LIST(granite_hybrid_harmless, "mamba_chunk_size", "num_experts_per_tok", "router_aux_loss_coef",
+     "output_router_logits", "position_embedding_type", "init_method", "normalization_function",
+     "rope_theta");
 /* How weights begin, how the same numbers are computed, and what nothing reads. */
 LIST(mamba_harmless, "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
      "time_step_init_scheme", "time_step_max", "time_step_min", "time_step_scale",
@@ -1634,6 +1687,22 @@ static const fmi_family families[] = {
      .has = F_DELTA | F_BIAS_KEY | F_QWEN_EXPERTS | F_NO_WINDOW,
      .kv_heads = 2,
      .sw = {DELTA_SWITCHES, .shared_expert = true, .renormalise = true}},
+    {.name = "bamba",
+     NAMES(bamba_layer, bamba_last),
+     .has = F_HYBRID | F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .kv_heads = 8,
+     .max_positions = 262144,
+     .eps = 1e-5,
+     .partial = 0.5,
+     .keys = bamba_keys,
+     .harmless = bamba_harmless},
+    {.name = "granitemoehybrid",
+     NAMES(granite_hybrid_layer, llama_last),
+     .has = F_HYBRID | F_BIAS_KEY | F_GRANITE,
+     .max_positions = 2048,
+     .keys = granite_hybrid_keys,
+     .harmless = granite_hybrid_harmless,
+     .sw = {.fused_mlp = true}},
     {.name = "mamba", MAMBA(mamba_layer, FM_RECURS_MAMBA), .keys = mamba_keys, .tied = true},
     {.name = "mamba2", MAMBA(mamba2_layer, FM_RECURS_MAMBA2), .keys = mamba2_keys},
     {.name = "stablelm",

@@ -146,8 +146,9 @@ typedef struct fmi_stack {
 #define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
 #define F_PHIMOE (UINT64_C(1) << 52)        /* lm_head_bias, router_jitter_noise, short_mscale */
 #define F_MAMBA (UINT64_C(1) << 60)         /* every layer is a recurrent block and no more */
-#define F_DELTA (UINT64_C(1) << 61) /* the gated delta rule in layers of type linear_attention */
-#define F_QUERY_SCALE (1u << 31)    /* llama_4_scaling_beta: queries grow behind the first length */
+#define F_DELTA (UINT64_C(1) << 61)  /* the gated delta rule in layers of type linear_attention */
+#define F_HYBRID (UINT64_C(1) << 62) /* Mamba-2 in layers that do not attend: mamba_* */
+#define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */

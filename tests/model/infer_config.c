@@ -363,6 +363,15 @@ TEST(wrong_values_of_families_are_refused)
         "linear_key_head_dim");
     bad("qwen3_5_text", "\"num_key_value_heads\":2,\"full_attention_interval\":0", FM_EINVAL,
         "full_attention_interval");
+    bad("granitemoehybrid", "\"mamba_n_heads\":4,\"num_local_experts\":4", FM_EUNSUPPORTED,
+        "num_local_experts");
+    bad("granitemoehybrid",
+        "\"mamba_n_heads\":4,\"num_local_experts\":0,\"position_embedding_type\":\"alibi\"",
+        FM_EUNSUPPORTED, "position_embedding_type");
+    bad("bamba", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"mamba_d_head\":23", FM_EINVAL,
+        "heads of 23");
+    bad("bamba", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"attn_layer_indices\":[2]",
+        FM_EINVAL, "attn_layer_indices");
     bad_mixer("mamba", "\"state_size\":513", FM_EINVAL, "state_size");
     bad_mixer("mamba", "\"expand\":3,\"intermediate_size\":96", FM_EINVAL, "intermediate_size");
     bad_mixer("mamba2", "\"num_heads\":4,\"head_dim\":24,\"n_groups\":3", FM_EINVAL, "groups");

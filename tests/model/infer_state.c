@@ -50,6 +50,9 @@ static const family families[] = {
      "model.layers.0.linear_attn.in_proj_qkvz", "model.layers.2.linear_attn.A_log", 90000, 1},
     {"\"model_type\":\"qwen3_5_text\"," SIZES DELTA_SIZES "\"full_attention_interval\":2",
      "model.layers.0.linear_attn.in_proj_a", "model.layers.3.self_attn.q_proj.weight", 90000, 1},
+    {"\"model_type\":\"bamba\"," SIZES "\"attn_layer_indices\":[1],\"mamba_n_heads\":4,"
+     "\"mamba_d_head\":\"auto\",\"mamba_d_state\":20,\"mamba_n_groups\":2",
+     "model.layers.0.mamba.out_proj", "model.layers.3.mamba.dt_bias", 500000, 1},
 };
 
 typedef struct world {

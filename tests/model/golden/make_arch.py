@@ -50,6 +50,7 @@ few = dict(sm, head_dim=8, num_attention_heads=2, num_key_value_heads=1)
 fal = dict(vocab_size=V, hidden_size=16, ffn_hidden_size=24, num_attention_heads=4, num_hidden_layers=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2)
 delta = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4, linear_value_head_dim=6, linear_conv_kernel_dim=3,
     layer_types=["linear_attention", "full_attention", "linear_attention"], rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5))
+ssm = dict(mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=3, mamba_chunk_size=8)
 some = dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12)
 state = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 slides = ["sliding_attention", "full_attention"]
@@ -109,6 +110,11 @@ later = {
  "qwen3_5_moe": tf.Qwen3_5MoeTextConfig(**few, **dict(delta, layer_types=["linear_attention", "full_attention"]), **some),
  "qwen3_5_vl": tf.Qwen3_5Config(text_config=dict(few, **dict(delta, layer_types=["linear_attention", "full_attention"]), model_type="qwen3_5_text"),
     vision_config=dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16, num_position_embeddings=16)),
+ "bamba": tf.BambaConfig(**sm, **ssm, attn_layer_indices=[1], attention_bias=True, mlp_bias=True),
+ "granitemoehybrid": tf.GraniteMoeHybridConfig(**dict(sm, num_hidden_layers=3), **ssm, layer_types=["mamba", "attention", "mamba"], num_local_experts=0,
+    num_experts_per_tok=0, shared_intermediate_size=12, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
+ "granitemoehybrid-rope": tf.GraniteMoeHybridConfig(**sm, **dict(ssm, mamba_proj_bias=True), layer_types=["mamba", "attention"], num_local_experts=0,
+    num_experts_per_tok=0, shared_intermediate_size=12, position_embedding_type="rope", rope_parameters=rope(rope_type="default"), tie_word_embeddings=True),
  "mamba": tf.MambaConfig(**state, state_size=5, conv_kernel=3, use_bias=True, time_step_rank=3),
  "mamba2": tf.Mamba2Config(**state, num_heads=4, head_dim=8, state_size=6, n_groups=2, conv_kernel=3, chunk_size=8, time_step_limit=(0.3, 1.5)),
  "mamba2-plain": tf.Mamba2Config(**state, num_heads=2, head_dim=16, state_size=4, n_groups=1, use_bias=True, use_conv_bias=False, tie_word_embeddings=True),
