@@ -5,6 +5,7 @@
 #include "tests/model/state_kit.h"
 
 #include "infer/engine/seq_state.h"
+#include "infer/model/shard.h"
 
 #define SEQS 7
 #define RUNS 18
@@ -267,19 +268,35 @@ TEST(rewinds_go_on_from_the_last_mark)
     }
 }
 
-TEST(virtual_tokens_are_refused)
+/* Without the operation, over ranks or stages, behind virtual tokens. */
+TEST(what_is_not_computed_is_refused_by_name)
 {
-    static world w;
-    fm_model *m = NULL;
-    make(&w, &families[0]);
-    w.mode = "exact";
-    fm_engine *e = engine_of(&w, 1, 8, true, 0);
-    vk_virtual(&w.mem, w.tree[BASE], false, 3, 8);
-    fm_provider p = ik_provider(&w.mem);
-    assert_int_equal(fm_model_load(&m, e, w.tree[BASE], &p, "it"), FM_EUNSUPPORTED);
-    assert_non_null(strstr(fm_error_text(), "recurrent layers of lfm2"));
-    fm_engine_free(e);
-    drop(&w);
+    static const char *const kinds[] = {"short convolutions", "state-space layers",
+                                        "state-space layers", "gated delta rules",
+                                        "gated delta rules",  "state-space layers"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(families); i++) {
+        static world w;
+        fm_model *m = NULL;
+        fm_arch a, local;
+        fmi_stage_split split;
+        make(&w, &families[i]);
+        w.mode = "exact";
+        fm_provider p = ik_provider(&w.mem);
+        tk_ok(fm_arch_of_tree(&a, w.tree[BASE], NULL, "it"));
+        tk_fails(fmi_shard_arch(&local, &a, 2, "it"), FM_EUNSUPPORTED, "use one rank");
+        tk_fails(fmi_stage_split_of(&split, &a, 2, "it"), FM_EUNSUPPORTED, "over stages; use one");
+        fm_engine *e = engine_of(&w, 1, 8, true, 0);
+        vk_virtual(&w.mem, w.tree[TUNED], false, 3, 8);
+        tk_fails(fm_model_load(&m, e, w.tree[TUNED], &p, "it"), FM_EUNSUPPORTED,
+                 "virtual tokens before the recurrent layers");
+        fm_backend *be = fm_engine_backend(e);
+        be->scan = NULL;
+        be->delta = NULL;
+        be->convolve = i == 0 ? NULL : be->convolve;
+        tk_fails(fm_model_load(&m, e, w.tree[BASE], &p, "it"), FM_EUNSUPPORTED, kinds[i]);
+        fm_engine_free(e);
+        drop(&w);
+    }
 }
 
 int main(void)
@@ -288,7 +305,7 @@ int main(void)
         cmocka_unit_test(rows_have_the_bits_of_lone_ones),
         cmocka_unit_test(answers_to_one_prompt_share_it),
         cmocka_unit_test(rewinds_go_on_from_the_last_mark),
-        cmocka_unit_test(virtual_tokens_are_refused),
+        cmocka_unit_test(what_is_not_computed_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
