@@ -155,7 +155,7 @@ typedef struct fm_rope {
                                         ramp, already truncated where asked */
     double attention;                /* cos and sin are multiplied by it */
     bool back;                       /* turns the other way: the sine is negative */
-    float divisor[FM_MAX_HEAD_DIM / 2]; /* longrope's short_factor */
+    float divisor[FM_MAX_HEAD_DIM / 2]; /* longrope: short_factor, or long_factor */
 } fm_rope;
 
 typedef struct fm_arch {
@@ -164,8 +164,9 @@ typedef struct fm_arch {
     char head_name[24]; /* "lm_head", "embed_out" */
     uint8_t row;        /* of the family in arch/table.c */
     uint32_t vocab, hidden, inter, layers, heads, kv_heads, head_dim;
-    uint32_t max_positions; /* longest sequence that is computed as it was trained */
-    uint32_t window;        /* of the layers that slide, 0 = none do */
+    uint32_t max_positions;  /* longest sequence that is computed as it was trained */
+    uint32_t long_positions; /* longest one that rope_long computes; 0: there is none */
+    uint32_t window;         /* of the layers that slide, 0 = none do */
     uint32_t type_vocab, position_rows;
     uint32_t more_layers; /* layers in the files, behind the others, that guess further tokens */
     float eps;
@@ -175,6 +176,7 @@ typedef struct fm_arch {
     bool qkv_bias, o_bias, mlp_bias, qk_norm;
     fm_switches sw;
     fm_rope rope[2];          /* [0] of full layers, [1] of sliding layers */
+    fm_rope rope_long;        /* longrope: of texts longer than max_positions, from their start */
     int32_t bos, eos[8], pad; /* -1 = none */
     uint32_t eos_count;
 } fm_arch;
@@ -191,6 +193,14 @@ FM_CHECKED fm_status fm_model_json_of_tree(fm_json **out, const fm_tree *tree, c
 /* NULL: sizes and rotary settings say all of the architecture, as with Llama, and a model's digest
  * needs no more; else the name of what the architecture has besides. */
 const char *fm_arch_beyond_llama(const fm_arch *a);
+
+/* The longest text that any of its rotary tables is for. */
+static inline uint32_t fm_arch_longest(const fm_arch *a)
+{
+    return a->long_positions ? a->long_positions : a->max_positions;
+}
+/* Makes a the architecture that long texts are computed with; it must have long_positions. */
+void fm_arch_lengthen(fm_arch *a);
 
 /* cos, sin: [positions, rotary_dim/2] of rope[which]; inverse frequencies and angles rounded to
  * f32 where HF does. */

@@ -153,6 +153,11 @@ fm_digest fm_model_digest_for(const fm_model *m, fm_ask_kind kind);
 /* Digest of everything under tokenizer/: what turns text into tokens and back. */
 fm_digest fm_model_text_digest(const fm_model *m);
 fm_engine *fm_model_engine(const fm_model *m);
+/* The model that computes texts of len tokens as m's family does: m itself, or the one beside it
+ * whose rotary positions are those of longer texts (longrope), where m has one. m owns it, and it
+ * shares m's weights. A text that grows past m's max_positions is computed anew with it. Over
+ * several ranks there is none. */
+fm_model *fm_model_for_length(fm_model *m, uint32_t len);
 
 FM_CHECKED fm_status fm_seq_open(fm_seq **out, fm_model *m);
 void fm_seq_close(fm_seq *s); /* gives its pages back */

@@ -2,10 +2,11 @@
  *
  * Kinds (names as in transformers' modeling_rope_utils): default, linear (Kaiokendev), llama3, yarn
  * (Peng et al. 2023), dynamic (NTK) and longrope (Ding et al. 2024). The last two change the
- * frequencies with the length of the text, and Hugging Face computes them anew as a text grows:
- * then a row's bits would depend on rows behind it. Here a text never grows past the length at
- * which they would change: up to it, dynamic is default and longrope has its short factors, and
- * that length is the model's max_positions. */
+ * frequencies with the length of the text. longrope has two sets: the long factors turn every
+ * position of a text that is longer than max_positions, the short ones those of all others, and a
+ * text that grows past that length is computed anew (fm_model_for_length). dynamic changes with
+ * each token, and in Hugging Face keys that are cached keep the frequencies of their own step: a
+ * row's bits would depend on how the text came. So such a text ends where they begin to change. */
 #include "infer/arch/table.h"
 
 #include <math.h>
@@ -145,26 +146,43 @@ static fm_status rope_yarn(fm_rope *o, fm_arch *a, const fm_json *r, const char 
     return FM_OK;
 }
 
+static fm_status take_factors(fm_rope *o, const fm_json *r, const char *key, uint32_t half,
+                              const char *what)
+{
+    const fm_json *list = fm_json_get(r, key);
+    if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) != half)
+        return fm_fail(FM_EINVAL, "%s: rope %s must list %u numbers", what, key, half);
+    for (uint32_t i = 0; i < half; i++) {
+        double x = fm_json_real(fm_json_at(list, i), 0);
+        if (!(x > 0 && x <= 1e12))
+            return fm_fail(FM_EINVAL, "%s: rope %s[%u] must be a positive number", what, key, i);
+        o->divisor[i] = (float)x;
+    }
+    return FM_OK;
+}
+
+/* PhiMoE's class turns long texts by the short factors, which nobody trained with: its texts end
+ * at the original length. */
+static fm_status lengthened(fm_arch *a, const fm_rope *o, const fm_json *r, const char *what)
+{
+    if (a->max_positions <= o->original || !fmi_absent(fm_json_get(r, "short_mscale")) ||
+        fmi_absent(fm_json_get(r, "long_factor")))
+        return FM_OK;
+    a->rope_long = *o;
+    a->long_positions = a->max_positions;
+    return take_factors(&a->rope_long, r, "long_factor", a->sw.rotary_dim / 2, what);
+}
+
 static fm_status rope_long(fm_rope *o, fm_arch *a, const fm_json *c, const fm_json *r,
                            const char *what)
 {
-    const fm_json *list = fm_json_get(r, "short_factor");
     const fm_json *beside = fm_json_get(c, "original_max_position_embeddings");
-    uint32_t half = a->sw.rotary_dim / 2;
     fm_status rc;
     rc = fmi_take_u32(&o->original, fmi_absent(beside) ? r : c, "original_max_position_embeddings",
                       a->max_positions, 1, 1 << 28, what);
     if (rc != FM_OK)
         return rc;
-    if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) != half)
-        return fm_fail(FM_EINVAL, "%s: rope short_factor must list %u numbers", what, half);
-    for (uint32_t i = 0; i < half; i++) {
-        double x = fm_json_real(fm_json_at(list, i), 0);
-        if (!(x > 0 && x <= 1e12))
-            return fm_fail(FM_EINVAL, "%s: rope short_factor[%u] must be a positive number", what,
-                           i);
-        o->divisor[i] = (float)x;
-    }
+    FM_TRY(take_factors(o, r, "short_factor", a->sw.rotary_dim / 2, what));
     double factor = (double)a->max_positions / (double)o->original;
     if ((rc = fmi_take_positive(&factor, r, "factor", factor, what)) != FM_OK)
         return rc;
@@ -175,9 +193,18 @@ static fm_status rope_long(fm_rope *o, fm_arch *a, const fm_json *c, const fm_js
         rc = fmi_take_positive(&o->attention, r, "attention_factor", 1, what);
     if (rc == FM_OK && !fmi_absent(fm_json_get(r, "short_mscale"))) /* PhiMoE's */
         rc = fmi_take_positive(&o->attention, r, "short_mscale", 1, what);
-    a->max_positions = FM_MIN(a->max_positions, o->original);
     o->kind = FM_ROPE_LONG;
+    FM_THEN(rc, lengthened(a, o, r, what));
+    a->max_positions = FM_MIN(a->max_positions, o->original);
     return rc;
+}
+
+void fm_arch_lengthen(fm_arch *a)
+{
+    fm_assert(a->long_positions > 0);
+    a->rope[0] = a->rope[1] = a->rope_long;
+    a->max_positions = a->long_positions;
+    a->long_positions = 0;
 }
 
 static fm_status rope_linear(fm_rope *o, const fm_json *r, const char *what)

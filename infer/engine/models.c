@@ -82,6 +82,8 @@ static fm_status bind_shape(fmi_binder *b)
     fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
     fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->p, b->what);
+    if (rc == FM_OK && b->longer)
+        fm_arch_lengthen(&m->arch);
     FM_THEN(rc, check_device(b));
     FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
     FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, b->what));
@@ -129,8 +131,8 @@ static fm_plain_as plain_as(const fm_engine *e)
 }
 
 /* pool: threads that may read, NULL = this one. Uses only those parts of the engine that lock. */
-static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
-                         const char *what, fm_pool *pool)
+static fm_status prepare_one(fm_model **out, fm_engine *e, const fm_tree *tree,
+                             const fm_provider *p, const char *what, fm_pool *pool, bool longer)
 {
     *out = NULL;
     fm_model *m = fm_calloc(1, sizeof(*m));
@@ -149,7 +151,8 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
                         .tree = fm_model_view_tree(seen),
                         .p = fm_model_view_provider(seen),
                         .what = what,
-                        .pool = pool};
+                        .pool = pool,
+                        .longer = longer};
         rc = bind(&b);
     }
     fm_model_view_close(seen);
@@ -160,6 +163,24 @@ static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, cons
         return rc;
     }
     *out = m;
+    return FM_OK;
+}
+
+static fm_status prepare(fm_model **out, fm_engine *e, const fm_tree *tree, const fm_provider *p,
+                         const char *what, fm_pool *pool)
+{
+    FM_TRY(prepare_one(out, e, tree, p, what, pool, false));
+    if (!(*out)->arch.long_positions || fm_engine_ranks(e) > 1)
+        return FM_OK;
+    fm_status rc = prepare_one(&fmi_priv(*out)->longer, e, tree, p, what, pool, true);
+    if (rc != FM_OK) {
+        fm_model_close(*out);
+        *out = NULL;
+        return rc;
+    }
+    fmi_model_priv *longer = fmi_priv(fmi_priv(*out)->longer);
+    longer->beside = true;
+    longer->bytes_alone = 0; /* its weights are the other's */
     return FM_OK;
 }
 
@@ -178,12 +199,13 @@ fm_status fm_model_adopt(fm_model *m)
 {
     fmi_model_priv *p = fmi_priv(m);
     fm_assert(!p->adopted);
+    FM_TRY(p->longer ? fm_model_adopt(p->longer) : FM_OK);
     FM_TRY(fmi_geom_of(m->engine, &p->geom, &p->local, &p->split));
     if (m->engine->prefix)
         FM_TRY(fmi_layer_keys(m));
     if (m->engine->log)
         FM_TRY(m->engine->log->adopt(m));
-    m->engine->models++;
+    m->engine->models += !p->beside;
     p->serial = ++m->engine->model_clock;
     m->engine->bytes_unshared += p->bytes_alone;
     p->adopted = true;
@@ -208,6 +230,7 @@ void fm_model_close(fm_model *m)
         return;
     fm_engine *e = m->engine;
     fmi_model_priv *p = fmi_priv(m);
+    fm_model_close(p->longer);
     fm_assert(p->seqs == 0); /* sequences are closed first */
     if (e->log)
         e->log->close(m);
@@ -226,7 +249,7 @@ void fm_model_close(fm_model *m)
     fmi_rope_drop(e, p->rope_slide);
     if (p->adopted) {
         e->bytes_unshared -= p->bytes_alone;
-        e->models--;
+        e->models -= !p->beside;
     }
     fmi_text_drop(e, p->text);
     fmi_class_head_release(&p->classifier);
@@ -234,6 +257,12 @@ void fm_model_close(fm_model *m)
     fmi_layers_free(m);
     fm_free(p);
     fm_free(m);
+}
+
+fm_model *fm_model_for_length(fm_model *m, uint32_t len)
+{
+    fm_model *longer = fmi_priv(m)->longer;
+    return longer && len > fmi_positions(m) ? longer : m;
 }
 
 const fm_arch *fm_model_arch(const fm_model *m)

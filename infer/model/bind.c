@@ -230,7 +230,7 @@ static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));
-    return FM_OK;
+    return a->long_positions ? digest_rope(h, &a->rope_long) : FM_OK;
 }
 
 fm_status fmi_digest_arch(fm_hasher *h, const fm_arch *a)

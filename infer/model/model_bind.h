@@ -36,6 +36,7 @@ typedef struct fmi_binder {
     const fm_provider *p;
     const char *what;
     fm_pool *pool;    /* threads that read for this model alone; NULL: the caller's thread */
+    bool longer;      /* the model of long texts: fm_model_for_length */
     fm_map *replaced; /* parameter name -> const fm_entry * of the adapter that replaces it */
     fmi_adapter adapter[FMI_MAX_ADAPTERS];
     uint32_t adapters;

@@ -70,6 +70,8 @@ typedef struct fmi_model_priv {
     fm_buf encoded;        /* log entry from which the other ranks make the model */
     fmi_geom *geom;
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
+    fm_model *longer; /* fm_model_for_length; NULL: none. It has its own sequences and keys */
+    bool beside;      /* it is the longer one of another model, and not counted */
     fmi_text *text;
     fmi_pooling pooling;
     fmi_class_head classifier;

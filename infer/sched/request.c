@@ -13,7 +13,8 @@ static fm_status check(const fm_gen_request *q)
     if (!q->model)
         return fm_fail(FM_EINVAL, "request: 'model' is missing");
     const fm_arch *a = fm_model_arch(q->model);
-    uint32_t positions = fmi_positions(q->model);
+    const fm_model *longest = fm_model_for_length(q->model, UINT32_MAX);
+    uint32_t positions = fmi_positions(longest);
     if (a->sw.encoder)
         return fm_fail(FM_EUNSUPPORTED, "request: %s is an encoder; it gives embeddings, no text",
                        a->family);
@@ -26,7 +27,7 @@ static fm_status check(const fm_gen_request *q)
         return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
     if (q->prompt_len >= positions)
         return fm_fail(FM_EINVAL, "request: 'prompt' has %zu tokens, %s at most %u", q->prompt_len,
-                       fmi_positions_limit(q->model), positions ? positions - 1 : 0);
+                       fmi_positions_limit(longest), positions ? positions - 1 : 0);
     for (size_t i = 0; i < q->prompt_len; i++)
         if (q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "request: 'prompt' token %zu is %d, the vocabulary has %u", i,
@@ -61,7 +62,8 @@ static fm_status fill_form(fmi_request *r, const fm_gen_request *ask)
 
 static fm_status fill(fmi_request *r, const fm_gen_request *ask)
 {
-    uint32_t positions = fmi_positions(ask->model);
+    uint32_t positions = fmi_positions(fm_model_for_length(ask->model, UINT32_MAX));
+    r->ask.model = fm_model_for_length(ask->model, (uint32_t)ask->prompt_len);
     r->prompt_len = r->count = ask->prompt_len;
     r->room = ask->prompt_len + FM_MIN((size_t)ask->max_new, positions - ask->prompt_len);
     r->token = fm_malloc(r->room * sizeof(int32_t));

@@ -267,6 +267,26 @@ static fm_status begin_anew(const fm_scheduler *s, fmi_request *r, fm_status rc)
     return rc;
 }
 
+/* Begins requests anew whose text outgrew their model's positions, with the model of longer texts.
+ * A queued step is collected before (stuck). */
+static void lengthen(fm_scheduler *s)
+{
+    for (uint32_t i = 0; i < s->running && !s->stuck; i++) {
+        fmi_request *r = s->run[i];
+        fm_model *by = fm_model_for_length(r->ask.model, (uint32_t)r->count + (r->pick >= 0));
+        if (r->done || by == r->ask.model)
+            continue;
+        s->stuck = s->inflight[s->up].up;
+        if (s->stuck)
+            return;
+        fm_seq_close(r->seq);
+        r->seq = NULL;
+        r->ask.model = by;
+        if (begin(r) != FM_OK)
+            fmi_request_finish(r, "error", fm_error_text());
+    }
+}
+
 static void start_waiting(fm_scheduler *s)
 {
     for (fmi_flow *w; s->running < s->max_running && (w = fmi_fair_queue_next(&s->fair)) != NULL;) {
@@ -389,6 +409,7 @@ static void gather(fm_scheduler *s)
     s->stuck = false;
     for (uint32_t i = 0; i < s->running; i++)
         s->run[i]->rows = 0;
+    lengthen(s);
     for (uint32_t i = 0; i < s->running && !s->stuck; i++) /* requests behind i have no rows yet */
         if (!s->run[i]->done && tokens_left(s->run[i]) == 1)
             (void)offer(s, i, 1, true);

@@ -130,7 +130,8 @@ static size_t answer_bytes(const fmi_job *j)
     size_t token = sizeof(fmi_token) + (q->logprobs ? q->top_logprobs * sizeof(fm_logprob) : 0);
     size_t bytes = 0;
     for (size_t i = 0; i < j->choices; i++) {
-        size_t left = a->max_positions - FM_MIN(j->choice[i].prompt_len, a->max_positions);
+        size_t most_tokens = fm_arch_longest(a);
+        size_t left = most_tokens - FM_MIN(j->choice[i].prompt_len, most_tokens);
         bytes += q->kind == FMI_ASK_EMBED ? a->hidden * sizeof(float)
                                           : FM_MIN(q->max_tokens, left) * token;
     }

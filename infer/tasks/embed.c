@@ -50,10 +50,11 @@ static fm_status check(const fmi_states_request *q, uint32_t max_rows)
     const fm_arch *a = &q->model->arch;
     if (q->n < 1)
         return fm_fail(FM_EINVAL, "%s: no tokens", q->what);
-    if (q->n > a->max_positions || q->n > fmi_positions(q->model))
+    const fm_model *by = fm_model_for_length(q->model, (uint32_t)FM_MIN(q->n, UINT32_MAX));
+    uint32_t most = FM_MIN(by->arch.max_positions, fmi_positions(by));
+    if (q->n > most)
         return fm_fail(FM_EINVAL, "%s: %zu tokens, %s at most %u", q->what, q->n,
-                       fmi_positions_limit(q->model),
-                       FM_MIN(a->max_positions, fmi_positions(q->model)));
+                       fmi_positions_limit(by), most);
     if (a->sw.encoder && q->n > max_rows)
         return fm_fail(FM_ELIMIT,
                        "%s: %zu tokens; an encoder takes a text in one step, and a step of "
@@ -118,7 +119,7 @@ fm_status fmi_states_many(fm_engine *e, const fmi_states_request *req, size_t n)
         for (size_t i = 0; i < k; i++)
             j[i] = (job){.q = &req[at + i]};
         for (size_t i = 0; rc == FM_OK && i < k; i++)
-            rc = fm_seq_open(&j[i].seq, j[i].q->model);
+            rc = fm_seq_open(&j[i].seq, fm_model_for_length(j[i].q->model, (uint32_t)j[i].q->n));
         while (rc == FM_OK && j[k - 1].done < j[k - 1].q->n)
             rc = step(e, j, k, row);
         for (size_t i = 0; i < k; i++)

@@ -36,9 +36,10 @@ static fm_status check(const job *j)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],
                            a->vocab);
-    if (j->feed > fmi_positions(q->model))
-        return fm_fail(FM_EINVAL, "score: %zu tokens, %s at most %u", q->n,
-                       fmi_positions_limit(q->model), fmi_positions(q->model));
+    const fm_model *by = fm_model_for_length(q->model, (uint32_t)FM_MIN(j->feed, UINT32_MAX));
+    if (j->feed > fmi_positions(by))
+        return fm_fail(FM_EINVAL, "score: %zu tokens, %s at most %u", q->n, fmi_positions_limit(by),
+                       fmi_positions(by));
     return j->top_k > a->vocab
                ? fm_fail(FM_EINVAL, "score: top_k is %u, the vocabulary has %u", j->top_k, a->vocab)
                : FM_OK;
@@ -69,7 +70,7 @@ static bool is_underway(const job *j, size_t i)
 /* Opens j's sequence, with the cached blocks before the first row that has logits. */
 static fm_status begin(job *j)
 {
-    FM_TRY(fm_seq_open(&j->seq, j->q->model));
+    FM_TRY(fm_seq_open(&j->seq, fm_model_for_length(j->q->model, (uint32_t)j->feed)));
     FM_TRY(fmi_seq_expect(j->seq, (uint32_t)j->feed));
     for (uint32_t i = 0; i < j->feed; i++)
         fmi_seq_tell(j->seq, i, j->q->ids[i]);

@@ -95,9 +95,9 @@ fm_status fm_suite_case_answer(fm_ids *out, size_t *prompt, const fm_suite *s, s
         if (out->id[k] < 0 || (uint32_t)out->id[k] >= a->vocab)
             rc = fm_fail(FM_EUNSUPPORTED, "token %d is beyond the model's vocabulary of %u",
                          out->id[k], a->vocab);
-    if (rc == FM_OK && out->count > a->max_positions)
+    if (rc == FM_OK && out->count > fm_arch_longest(a))
         rc = fm_fail(FM_EUNSUPPORTED, "prompt and answer are %zu tokens, the model takes %u",
-                     out->count, a->max_positions);
+                     out->count, fm_arch_longest(a));
     return rc;
 }
 
@@ -144,9 +144,9 @@ static fm_status check_vocabulary(const fm_ids *ids, const fm_arch *arch)
 fm_status fmv_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
 {
     FM_TRY(check_vocabulary(ids, arch));
-    if (ids->count + answer > arch->max_positions)
+    if (ids->count + answer > fm_arch_longest(arch))
         return fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
-                       ids->count + answer, arch->max_positions);
+                       ids->count + answer, fm_arch_longest(arch));
     return FM_OK;
 }
 

@@ -22,7 +22,7 @@ static void run(fm_model *m, const int32_t *ids, uint32_t cut, bool states, floa
     fm_engine *e = fm_model_engine(m);
     fm_seq *s = NULL;
     fm_row row[TOKENS];
-    tk_ok(fm_seq_open(&s, m));
+    tk_ok(fm_seq_open(&s, fm_model_for_length(m, TOKENS)));
     for (uint32_t at = 0; at < TOKENS; at += cut) {
         uint32_t k = FM_MIN(cut, TOKENS - at);
         for (uint32_t i = 0; i < k; i++)
@@ -345,8 +345,8 @@ TEST(families_of_their_own_match)
 
 TEST(rotary_kinds_match)
 {
-    static const char *const names[] = {"llama-linear", "llama-dynamic", "llama-yarn",
-                                        "llama-yarn-mscale", "phi3-longrope"};
+    static const char *const names[] = {"llama-linear",      "llama-dynamic", "llama-yarn",
+                                        "llama-yarn-mscale", "phi3-longrope", "phi3-long"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -404,23 +404,73 @@ TEST(adapters_are_found_by_the_names_of_the_class)
     check_adapter("qwen3-base");
 }
 
-/* The longest text is the one up to which the frequencies stay what they are. */
-TEST(changing_frequencies_bound_the_text)
+/* The longest text is the one up to which the frequencies stay what they are, or longrope's. */
+static void check_longest(const char *name, uint32_t usual, uint32_t longest)
 {
-    char *dir = golden("phi3-longrope", "");
+    char *dir = golden(name, ""), text[16];
     fm_source *src = NULL;
-    int32_t ids[66] = {0};
-    float lp[66];
+    int32_t ids[258] = {0};
+    float lp[258];
     tk_ok(fm_source_open(&src, dir));
     fm_engine *e = ik_engine(1, 64);
-    fm_model *m = ik_model(e, src, "phi");
-    assert_int_equal(fm_model_arch(m)->max_positions, 64);
-    tk_ok(fm_score(m, ids, 64, lp, NULL, 0));
-    tk_fails(fm_score(m, ids, 66, lp, NULL, 0), FM_EINVAL, "64");
+    fm_model *m = ik_model(e, src, name);
+    assert_int_equal(fm_model_arch(m)->max_positions, usual);
+    tk_ok(fm_score(m, ids, longest, lp, NULL, 0));
+    (void)snprintf(text, sizeof(text), "%u", longest);
+    tk_fails(fm_score(m, ids, longest + 2, lp, NULL, 0), FM_EINVAL, text);
+    assert_int_equal(fm_engine_stats_of(e).models, 1);
     fm_model_close(m);
     fm_engine_free(e);
     fm_source_close(src);
     fm_free(dir);
+}
+
+TEST(changing_frequencies_bound_the_text)
+{
+    check_longest("llama-dynamic", 64, 64);
+    check_longest("phi3-longrope", 64, 256);
+}
+
+/* Texts that are short, that are long and that become long have the tokens of each alone, whether
+ * the cache knows them or not. */
+TEST(texts_outgrow_the_original_length)
+{
+    enum { TEXTS = 4, NEW = 12 };
+    static const size_t length[TEXTS] = {3, 8, 15, 30};
+    char *dir = golden("phi3-long", ""), *file = golden("phi3-long", "/ref.safetensors");
+    ik_ref ref = {NULL};
+    fm_source *src = NULL;
+    fm_gen_request q[TEXTS];
+    fm_gen_result alone[TEXTS], all[TEXTS];
+    tk_ok(fm_source_open(&ref.src, file));
+    tk_ok(fm_source_open(&src, dir));
+    fm_engine *e = ik_engine(2, 16);
+    fm_model *m = ik_model(e, src, "phi");
+    int32_t *ids = ik_ref_get(&ref, "input_ids", NULL);
+    for (size_t i = 0; i < TEXTS; i++) {
+        q[i] = (fm_gen_request){
+            .model = m, .prompt = ids, .prompt_len = length[i], .max_new = NEW, .ignore_eos = true};
+        fm_sample_defaults(&q[i].sampling);
+        q[i].sampling.temperature = 0;
+        tk_ok(fm_generate(e, &q[i], 1, &alone[i]));
+        assert_int_equal(alone[i].count, NEW);
+    }
+    for (int again = 0; again < 2; again++) {
+        tk_ok(fm_generate(e, q, TEXTS, all));
+        for (size_t i = 0; i < TEXTS; i++) {
+            assert_memory_equal(all[i].tokens, alone[i].tokens, NEW * sizeof(int32_t));
+            fm_gen_result_release(&all[i]);
+        }
+    }
+    for (size_t i = 0; i < TEXTS; i++)
+        fm_gen_result_release(&alone[i]);
+    fm_free(ids);
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_source_close(src);
+    fm_source_close(ref.src);
+    fm_free(dir);
+    fm_free(file);
 }
 
 int main(void)
@@ -439,6 +489,7 @@ int main(void)
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
         cmocka_unit_test(changing_frequencies_bound_the_text),
+        cmocka_unit_test(texts_outgrow_the_original_length),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

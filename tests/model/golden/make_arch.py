@@ -57,6 +57,8 @@ slides = ["sliding_attention", "full_attention"]
 eye = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 qwen_eye = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16, fullatt_block_indexes=[0])
 later = {
+ "phi3-long": tf.Phi3Config(**dict(few, max_position_embeddings=64), original_max_position_embeddings=16, rope_parameters=rope(rope_type="longrope",
+    short_factor=[1.0, 1.1, 1.3, 1.4], long_factor=[1.0, 2.0, 3.0, 3.5], partial_rotary_factor=1.0)),
  "qwen3-base": tf.Qwen3Config(**few, tie_word_embeddings=False),
  "gemma": tf.GemmaConfig(**few, attention_bias=True),
  "gemma-untied": tf.GemmaConfig(**few, tie_word_embeddings=False, rope_parameters=rope(rope_type="linear", factor=2.0)),
