@@ -181,6 +181,10 @@ static fm_status plain_experts(fm_arch *a, const fmi_family *f, const fm_json *c
     }
     if (!(f->has & F_QWEN_EXPERTS)) {
         sparse_from(a, 0);
+        if (f->has & F_SHARED_SIZE)
+            FM_TRY(
+                fmi_take_u32(&s->shared_inter, c, "shared_intermediate_size", 0, 0, 1 << 20, what));
+        s->shared_expert = s->shared_plain = s->shared_inter > 0;
         return FM_OK;
     }
     FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what));

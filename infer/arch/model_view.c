@@ -2,7 +2,7 @@
  * own where a file stacks those of all experts in one, and what adapters do to whole weights done.
  *
  * A file's stacked tensor is [experts, in, out] (turned), [experts, out, in] or, of biases, [experts,
- * out]; of block types always [experts, out, in]. It may hold two layers' outputs, in turns or one
+ * out]; of block types always [experts, out, in]; of no experts [out, in]. It may hold two layers' outputs, in turns or one
  * behind the other (table.c says how). Nothing is cached: an expert is computed when it is read. */
 #include "infer/arch/table.h"
 
@@ -18,7 +18,7 @@ typedef struct part {
     const fm_entry *from;         /* in the plain tree */
     uint32_t expert, first, step; /* its outputs in the stack: first, first + step, .. */
     uint64_t outs, rows, cols;    /* outputs of the stack; its own shape, cols 1: a vector */
-    bool turned;
+    bool turned, alone;           /* as fmi_stack has them */
 } part;
 
 struct fm_model_view {
@@ -76,7 +76,10 @@ static fm_status check_part(const fm_arch *a, const part *s, const char *what)
     uint64_t matrix[3] = {dim[0], s->turned ? in : s->outs, s->turned ? s->outs : in};
     char shape[96];
     fm_shape_text(&s->from->shape, shape, sizeof(shape));
-    if (!has_shape(s->from, in == 1 ? dim : matrix, in == 1 ? 2 : 3))
+    if (s->alone && !has_shape(s->from, matrix + 1, 2))
+        return fm_fail(FM_EBASE, "%s: tensor '%s' has shape %s, the config says [%llu, %llu]", what,
+                       s->from->name, shape, (unsigned long long)s->outs, (unsigned long long)in);
+    if (!s->alone && !has_shape(s->from, in == 1 ? dim : matrix, in == 1 ? 2 : 3))
         return fm_fail(FM_EBASE,
                        "%s: tensor '%s' has shape %s, the config says %u experts of %llu outputs "
                        "and %llu inputs",
@@ -137,7 +140,8 @@ static fm_status add(fm_model_view *v, const fm_arch *a, const fm_param *p, cons
                 .first = !second ? 0
                          : turns ? 1
                                  : (uint32_t)p->shape.dim[0],
-                .turned = k->turned};
+                .turned = k->turned,
+                .alone = k->alone};
     FM_TRY(find(&s->from, tree, name));
     if (!s->from)
         return FM_OK;
@@ -165,13 +169,13 @@ static const part *part_of(const fm_model_view *v, const fm_entry *e)
                                                 : NULL;
 }
 
-/* The bytes of one expert in a stack. */
-static fm_status expert_bytes(uint8_t **out, const fm_model_view *v, const fm_entry *e,
-                              uint32_t expert)
+/* The bytes of one expert in a stack, or of a tensor that has none. */
+static fm_status expert_bytes(uint8_t **out, const fm_model_view *v, const part *s)
 {
-    uint64_t bytes = e->bytes / e->shape.dim[0];
+    const fm_entry *e = s->from;
+    uint64_t bytes = e->bytes / (s->alone ? 1 : e->shape.dim[0]);
     *out = fm_aligned_alloc(64, (size_t)bytes);
-    return *out ? fm_entry_read_range(v->behind, e, expert * bytes, bytes, *out, 0) : FM_ENOMEM;
+    return *out ? fm_entry_read_range(v->behind, e, s->expert * bytes, bytes, *out, 0) : FM_ENOMEM;
 }
 
 /* Output r of a stack is part of each input's row (turned), or a row itself. */
@@ -192,7 +196,7 @@ static void make_part(uint8_t *dst, const part *s, const uint8_t *from)
 static fm_status read_part(const fm_model_view *v, const part *s, uint8_t *dst)
 {
     uint8_t *from = NULL;
-    fm_status rc = expert_bytes(&from, v, s->from, s->expert);
+    fm_status rc = expert_bytes(&from, v, s);
     if (rc == FM_OK)
         make_part(dst, s, from);
     fm_free(from);

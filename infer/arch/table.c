@@ -215,12 +215,33 @@ static const fmi_arch_part gpt_oss_layer[] = {
     {"mlp.experts.%u.down_proj.bias", FM_P_X_DOWN_B, W_EXPERT, D_HIDDEN, D_1},
     {.name = NULL}};
 static const fmi_stack gpt_oss_stacks[] = {
-    {"mlp.experts.gate_up_proj", FM_P_X_GATE, FMI_STACK_EVEN, true},
-    {"mlp.experts.gate_up_proj", FM_P_X_UP, FMI_STACK_ODD, true},
-    {"mlp.experts.gate_up_proj_bias", FM_P_X_GATE_B, FMI_STACK_EVEN, false},
-    {"mlp.experts.gate_up_proj_bias", FM_P_X_UP_B, FMI_STACK_ODD, false},
-    {"mlp.experts.down_proj", FM_P_X_DOWN, FMI_STACK_ALL, true},
-    {"mlp.experts.down_proj_bias", FM_P_X_DOWN_B, FMI_STACK_ALL, false},
+    {"mlp.experts.gate_up_proj", FM_P_X_GATE, FMI_STACK_EVEN, .turned = true},
+    {"mlp.experts.gate_up_proj", FM_P_X_UP, FMI_STACK_ODD, .turned = true},
+    {"mlp.experts.gate_up_proj_bias", FM_P_X_GATE_B, FMI_STACK_EVEN, .turned = false},
+    {"mlp.experts.gate_up_proj_bias", FM_P_X_UP_B, FMI_STACK_ODD, .turned = false},
+    {"mlp.experts.down_proj", FM_P_X_DOWN, FMI_STACK_ALL, .turned = true},
+    {"mlp.experts.down_proj_bias", FM_P_X_DOWN_B, FMI_STACK_ALL, .turned = false},
+    {.name = NULL}};
+/* Its files have gate and up of all experts, and of the shared one, in one tensor each. */
+static const fmi_arch_part granitemoe_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    TWO_NORMS_2,
+    {"block_sparse_moe.router.layer.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"block_sparse_moe.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
+    {"shared_mlp.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},
+    {"shared_mlp.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},
+    {"shared_mlp.output_linear.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER},
+    {.name = NULL}};
+static const fmi_stack granitemoe_stacks[] = {
+    {"block_sparse_moe.input_linear.weight", FM_P_X_GATE, FMI_STACK_FRONT, .turned = false},
+    {"block_sparse_moe.input_linear.weight", FM_P_X_UP, FMI_STACK_BEHIND, .turned = false},
+    {"block_sparse_moe.output_linear.weight", FM_P_X_DOWN, FMI_STACK_ALL, .turned = false},
+    {"shared_mlp.input_linear.weight", FM_P_S_GATE, FMI_STACK_FRONT, .alone = true},
+    {"shared_mlp.input_linear.weight", FM_P_S_UP, FMI_STACK_BEHIND, .alone = true},
     {.name = NULL}};
 static const char gpt_oss_rope[] =
     "{\"rope_type\": \"yarn\", \"factor\": 32.0, \"truncate\": false,"
@@ -742,6 +763,11 @@ LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_
      "model.multi_modal_projector.*", "visual.*", "model.visual.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
+#define GRANITEMOE_KEYS                                                                            \
+    "embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier",       \
+        "num_local_experts", "num_experts_per_tok"
+LIST(granitemoe_keys, GRANITEMOE_KEYS);
+LIST(granitemoeshared_keys, GRANITEMOE_KEYS, "shared_intermediate_size");
 LIST(hyperclovax_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier", "use_post_norm");
 LIST(smollm3_keys, "no_rope_layers", "no_rope_layer_interval");
@@ -1201,6 +1227,26 @@ static const fmi_family families[] = {
      .keys = phimoe_keys,
      .harmless = phimoe_harmless,
      .sw = {.norm = FM_NORM_LAYER}},
+    {.name = "granitemoe",
+     NAMES(granitemoe_layer, llama_last),
+     .has = F_BIAS_KEY | F_GRANITE | F_MIXTRAL_EXPERTS,
+     .experts = 8,
+     .chosen = 2,
+     .max_positions = 2048,
+     .keys = granitemoe_keys,
+     .harmless = moe_harmless,
+     .stacks = granitemoe_stacks,
+     .sw = {.renormalise = true}},
+    {.name = "granitemoeshared",
+     NAMES(granitemoe_layer, llama_last),
+     .has = F_BIAS_KEY | F_GRANITE | F_MIXTRAL_EXPERTS | F_SHARED_SIZE,
+     .experts = 8,
+     .chosen = 2,
+     .max_positions = 2048,
+     .keys = granitemoeshared_keys,
+     .harmless = moe_harmless,
+     .stacks = granitemoe_stacks,
+     .sw = {.renormalise = true}},
     {.name = "gpt2",
      .has = F_CONV1D,
      .prefix = {"transformer.", ""},

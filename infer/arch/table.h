@@ -77,7 +77,8 @@ typedef struct fmi_arch_part {
     fmi_dim rows, cols; /* out, in */
 } fmi_arch_part;
 
-/* A tensor in which a file may stack what all experts of a layer have (model_view.c). */
+/* A tensor in which a file may stack what all experts of a layer have, or two matrices of a layer
+ * (model_view.c). */
 typedef enum fmi_stack_share {
     FMI_STACK_ALL,
     FMI_STACK_EVEN, /* outputs 0, 2, .. */
@@ -91,6 +92,7 @@ typedef struct fmi_stack {
     fm_place place;   /* what is taken from it */
     fmi_stack_share share;
     bool turned; /* [experts, in, out] */
+    bool alone;  /* not of experts: [out, in] */
 } fmi_stack;
 
 /* Bits of fmi_family.has: settings that this family's config may hold. */
@@ -148,6 +150,7 @@ typedef struct fmi_stack {
 #define F_MAMBA (UINT64_C(1) << 60)         /* every layer is a recurrent block and no more */
 #define F_DELTA (UINT64_C(1) << 61)  /* the gated delta rule in layers of type linear_attention */
 #define F_HYBRID (UINT64_C(1) << 62) /* Mamba-2 in layers that do not attend: mamba_* */
+#define F_SHARED_SIZE (UINT64_C(1) << 53)   /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {

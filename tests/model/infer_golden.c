@@ -249,10 +249,11 @@ TEST(biases_by_distance_match)
 }
 
 /* Routers whose shares are sigmoids, or whose choice a bias or groups steer; shared experts without
- * a gate. */
+ * a gate; gate and up of all experts in one tensor. */
 TEST(families_of_experts_match)
 {
-    static const char *const names[] = {"glm4_moe", "dots1", "minimax_m2", "ernie4_5_moe"};
+    static const char *const names[] = {"glm4_moe",     "dots1",      "minimax_m2",
+                                        "ernie4_5_moe", "granitemoe", "granitemoeshared"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -404,6 +405,12 @@ TEST(adapters_are_found_by_the_names_of_the_class)
     check_adapter("qwen3-base");
 }
 
+/* Of modules that lie beside experts in one tensor. */
+TEST(adapters_of_stacked_experts_match)
+{
+    check_adapter("granitemoeshared");
+}
+
 /* The longest text is the one up to which the frequencies stay what they are, or longrope's. */
 static void check_longest(const char *name, uint32_t usual, uint32_t longest)
 {
@@ -488,6 +495,7 @@ int main(void)
         cmocka_unit_test(layers_behind_the_last_are_left_out),
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
+        cmocka_unit_test(adapters_of_stacked_experts_match),
         cmocka_unit_test(changing_frequencies_bound_the_text),
         cmocka_unit_test(texts_outgrow_the_original_length),
     };

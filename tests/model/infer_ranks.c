@@ -137,7 +137,8 @@ TEST(families_match)
                                       "nanochat",
                                       "gpt_oss",
                                       "deepseek_v2",
-                                      "deepseek_v3"};
+                                      "deepseek_v3",
+                                      "granitemoe"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
     for (size_t i = 0; i < FM_ARRAY_LEN(two); i++)
         check(two[i], false, 2, i % 2 ? "exact" : "fast", i % 2 ? LIMIT : FAST_LIMIT);

@@ -186,6 +186,9 @@ static const char *const odd[] = {
                                         6) "\"num_key_value_heads\":2,\"head_dim\":6,"
                                            "\"num_local_experts\":5,\"num_experts_per_tok\":3,"
                                            "\"sliding_window\":3",
+    "\"model_type\":\"granitemoeshared\"," SIZES(
+        29, 33, 17, 3, 6) "\"num_key_value_heads\":2,\"head_dim\":6,\"num_local_experts\":5,"
+                          "\"num_experts_per_tok\":3,\"shared_intermediate_size\":11",
     "\"model_type\":\"phi3\"," SIZES(31, 36, 23, 2, 6) "\"num_key_value_heads\":2,"
                                                        "\"sliding_window\":1",
     "\"model_type\":\"phi\"," SIZES(31, 42, 19, 2, 3) "\"partial_rotary_factor\":0.45",

@@ -152,8 +152,9 @@ TEST(stages_have_the_bits_of_one_rank)
         check(here[i], false, &(how){2, 1, 5, "exact"});
         check(here[i], false, &(how){2, 1, 0, "fast"});
     }
-    static const char *const later[] = {"phi",      "gptj", "opt",     "falcon-groups",
-                                        "nemotron", "olmo", "gpt_oss", "deepseek_v3"};
+    static const char *const later[] = {"phi",           "gptj",        "opt",
+                                        "falcon-groups", "nemotron",    "olmo",
+                                        "gpt_oss",       "deepseek_v3", "granitemoeshared"};
     for (size_t i = 0; i < FM_ARRAY_LEN(later); i++)
         check(later[i], false, &(how){2, 1, 5, i % 2 ? "fast" : "exact"});
     check("qwen3_moe", false, &(how){3, 1, 4, "exact"});

@@ -204,7 +204,9 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "mpt",
                                            "nanochat",
                                            "apertus",
-                                           "phimoe"};
+                                           "phimoe",
+                                           "granitemoe",
+                                           "granitemoeshared"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 6, fm_json_count(all)); /* and the encoders below */

@@ -5,17 +5,19 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A parameter that the parent's file has in one tensor with those of the other experts would be
- * written beside that tensor, where nothing reads it. */
+/* A parameter that the parent's file has in one tensor with others would be written beside that
+ * tensor, where nothing reads it. */
 static fm_status check_apart(const fm_arch *a, const fm_param *p)
 {
+    const char *shared = strstr(p->name, "shared_mlp.");
     if (!fm_arch_stacks(a, p->place))
         return FM_OK;
     return fm_fail(FM_EUNSUPPORTED,
-                   "%s: files of %s have all experts of a layer in one tensor, and these do not "
-                   "train whole; freeze=experts leaves them as they are, and adapters of other "
-                   "modules train too",
-                   p->name, a->family);
+                   "%s: files of %s have %s in one tensor, and these do not train whole; "
+                   "freeze=%s leaves them as they are, and adapters of other modules train too",
+                   p->name, a->family,
+                   shared ? "gate and up of the shared expert" : "all experts of a layer",
+                   shared ? "experts,shared_mlp" : "experts");
 }
 
 static bool params_has(const fmt_params *ps, const char *name)

@@ -148,6 +148,10 @@ later = {
  "apertus": tf.ApertusConfig(**few, rope_parameters=rope(rope_type="default")),
  "phimoe": tf.PhimoeConfig(**few, num_local_experts=6, attention_bias=True, lm_head_bias=True, router_jitter_noise=0.3, rope_parameters=rope(rope_type="longrope",
     short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 3.0, 4.0], short_mscale=1.2, long_mscale=1.3, original_max_position_embeddings=64)),
+ "granitemoe": tf.GraniteMoeConfig(**sm, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
+    logits_scaling=8.0, attention_bias=True, rope_parameters=rope(rope_type="default")),
+ "granitemoeshared": tf.GraniteMoeSharedConfig(**few, num_local_experts=5, num_experts_per_tok=3, shared_intermediate_size=20, embedding_multiplier=6.0,
+    attention_multiplier=0.2, residual_multiplier=0.5, logits_scaling=4.0, tie_word_embeddings=True, rope_parameters=rope(rope_type="default")),
 }
 A |= later
 def mxfp4(m):

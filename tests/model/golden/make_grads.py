@@ -42,6 +42,11 @@ def named(model):
         moe = model.config.model_type in ("minimax_m2", "phimoe")
         if moe: name = name.replace(".mlp.", ".block_sparse_moe.").replace(".router.weight", ".gate.weight")
         down, up_, gate_ = ("w2", "w3", "w1") if moe else ("down_proj", "up_proj", "gate_proj")
+        if model.config.model_type.startswith("granitemoe"):
+            name = name.replace(".router.weight", ".router.layer.weight")
+            if "shared_mlp.input_linear" in name:
+                for which, half in zip(("gate", "up"), g.chunk(2)): yield name.replace("input_linear", which + "_proj"), half
+                continue
         at, dot, which = name.partition(".experts.")
         if dot and model.config.model_type == "gpt_oss":
             what, bias, _ = which.partition("_bias")
@@ -107,7 +112,7 @@ for family in only or sorted(os.listdir(root)):
     loss.backward()
     files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith("e_score_correction_bias") and ".act_fn." not in f]
     grads = dict(named(model))
-    if config.model_type == "gpt_oss": files = list(grads)  # its files have experts in one tensor, which are apart here
+    if config.model_type.startswith(("gpt_oss", "granitemoe")): files = list(grads)  # its files have experts in one tensor, which are apart here
     if "embed_out.weight" in files:
         grads["embed_out.weight"] = grads["lm_head.weight"]
     assert set(files) <= set(grads), (family, sorted(set(files) - set(grads)))

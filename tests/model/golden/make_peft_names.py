@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """LoRA of PEFT on models whose class has other names than their file: arch_peft/<family>, on arch/<family>.
 
-usage: make_peft_names.py ARCH_DIR OUT_DIR        made with torch 2.15, transformers 5.23, peft 0.21
+usage: make_peft_names.py ARCH_DIR OUT_DIR [NAME..]        made with torch 2.15, transformers 5.23, peft 0.21
 OUT/<family>/adapter_config.json, adapter_model.safetensors, ref.safetensors: logits [T, V] or hidden [T, H] f32 of arch/<family>'s input_ids."""
 import os, sys, torch, peft
 from safetensors.torch import load_file, save_file
@@ -9,11 +9,13 @@ import transformers as tf
 
 torch.set_num_threads(1)
 src, out = sys.argv[1:3]
+only = sys.argv[3:]
 for family, auto, task in (("mistral3", tf.AutoModelForImageTextToText, "CAUSAL_LM"), ("qwen2_5_vl", tf.AutoModelForImageTextToText, "CAUSAL_LM"),
-                           ("qwen3-base", tf.AutoModel, "FEATURE_EXTRACTION")):
+                           ("qwen3-base", tf.AutoModel, "FEATURE_EXTRACTION"), ("granitemoeshared", tf.AutoModelForCausalLM, "CAUSAL_LM")):
+    if only and family not in only: continue
     model = auto.from_pretrained(os.path.join(src, family), attn_implementation="eager", dtype=torch.float32).eval()
-    text = "language_model.*" if auto is not tf.AutoModel else "layers.*"
-    model = peft.get_peft_model(model, peft.LoraConfig(task_type=task, r=1, lora_alpha=2, target_modules=f".*{text}(q_proj|down_proj)")).eval()
+    text = "language_model.*" if auto is tf.AutoModelForImageTextToText else "layers.*"
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type=task, r=1, lora_alpha=2, target_modules=f".*{text}(q_proj|down_proj|output_linear)")).eval()
     g = torch.Generator().manual_seed(4)
     for n, p in model.named_parameters():
         if "lora_" in n: p.data = 0.3 * torch.randn(p.shape, generator=g)
