@@ -31,7 +31,7 @@ SOURCES = [
     ("adapters", "tests/model/infer_golden.c", "check_adapter", "PEFT's logits of a LoRA"),
     ("adapters", "tests/model/train_peft.c", "peft_open", "PEFT's gradients and steps, and its files"),
     ("adapters", "tests/model/train_methods.c", "fm_asprintf|same_as_plain|tiny_open", "methods and their settings"),
-    ("adapters", "tests/model/train_golden.c", "check_bits|check_lora", "LoRA trained and run"),
+    ("adapters", "tests/model/lora_families.c", "check_lora|check_lora_of_classes", "a LoRA runs as it trained: the same losses"),
     ("out", "tests/model/verify.c", "tk_source", "`export --verify` passes sound files and fails spoiled ones"),
     ("card", "tests/model/card.c", "folder", "logits, answers and training with the CPU's bits"),
 ]
@@ -315,9 +315,8 @@ def gather(world):
         cells.names[path, holds] = names
         for name in sorted(names):
             cells.add(world.family(name), column, path)
-        if column == "train":
-            for name in program.refused(world):
-                cells.refuse(world.family(name), column, path)
+        for name in program.refused(world):
+            cells.refuse(world.family(name), "train", path)
         if re.search(r"ctest:.*\bcard\b(?!=)", program.head):
             computed, refused = on_card(world, program, callee)
             for name in computed:
