@@ -547,8 +547,9 @@ static fm_status take_ref(named **list, size_t *count, size_t *cap, git_referenc
     return rc;
 }
 
-/* An unreadable version is damage only if the ref still names it: the branch may have been deleted
- * or moved since it was listed, and gc may have deleted the version. */
+/* An unreadable version is damage only if the ref still names it and a fresh list of packs lacks it:
+ * the branch may have been deleted or moved since it was listed, gc may have deleted the version,
+ * or two repacks in a row may have moved it while the first one's packs were looked up. */
 static fm_status take_current(fm_repo *r, named **list, size_t *count, size_t *cap,
                               git_reference *ref)
 {
@@ -557,15 +558,14 @@ static fm_status take_current(fm_repo *r, named **list, size_t *count, size_t *c
     for (unsigned again = 0; rc == FM_ECORRUPT && again < MOVED_LOOKS; again++) {
         git_reference *now = NULL;
         int code = git_reference_lookup(&now, r->git, git_reference_name(ref));
-        bool gone = code == GIT_ENOTFOUND;
-        bool same = code < 0 || git_reference_cmp(now, ref) == 0;
-        if (gone)
-            rc = FM_OK;
-        else if (!same)
-            rc = take_ref(list, count, cap, now);
+        if (code == GIT_ENOTFOUND)
+            return FM_OK;
+        if (code < 0 || git_odb_refresh(r->odb) < 0) {
+            git_reference_free(now);
+            return rc;
+        }
+        rc = take_ref(list, count, cap, now);
         git_reference_free(now);
-        if (gone || same)
-            break;
     }
     return rc;
 }
