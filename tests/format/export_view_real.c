@@ -16,7 +16,7 @@ static const vk_case cases[] = {
     {"minilm", FM_EXPORT_SOURCE, FM_DTYPE_NONE,
      "099f807c6776dd42bf6692187c83b067444960d575bb05a839708952cde11ecf"},
     {"minilm", FM_EXPORT_HF, FM_F16,
-     "45f64b904c9b84e3ac37b3df69cd160c15bbfd45edd82128da912125c00b12e8"},
+     "6bab1ee3c8d4fc90da3ad6ebc4b015d5c6089f08fd4dd41d581af8f2cf66bc87"},
     {"arch/mixtral", FM_EXPORT_HF, FM_BF16,
      "7574c6801b58bad3335e92fb7970ffdac8aa15fc18647d62ac9f27377d9cac0c"},
     {"arch/gpt2", FM_EXPORT_HF, FM_DTYPE_NONE,
