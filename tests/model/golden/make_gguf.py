@@ -25,6 +25,9 @@ def rope(**kw): return dict(rope_theta=100.0, **kw)
 def rope10k(**kw): return dict(rope_type="default", rope_theta=10000.0, **kw) # the only base that these files have
 A = {
  "llama": tf.LlamaConfig(**dec, attention_bias=True, rope_parameters=rope(rope_type="linear", factor=2.0)),
+ "mistral": tf.MistralConfig(**dec, sliding_window=None),
+ "qwen2": tf.Qwen2Config(**dec),
+ "qwen3": tf.Qwen3Config(**dec, head_dim=8),
  "mixtral": tf.MixtralConfig(**dec, num_local_experts=3, num_experts_per_tok=2),
  "qwen2moe": tf.Qwen2MoeConfig(**dec, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=12, shared_expert_intermediate_size=20),
  "qwen3moe": tf.Qwen3MoeConfig(**dec, head_dim=8, num_experts=3, num_experts_per_tok=2, moe_intermediate_size=12, norm_topk_prob=True),
