@@ -5,6 +5,7 @@
  * differs from that of the model's author. Adapter parsing is in adapter.c. */
 #include "infer/model/shard.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -165,68 +166,73 @@ static int digest_llama(char *text, size_t cap, const fm_arch *a)
                     r->high, r->original, a->bos, a->pad);
 }
 
+/* Adds text, formatted as printf does. */
+static fm_status digest_text(fm_hasher *h, const char *format, ...) FM_PRINTF(2, 3);
+static fm_status digest_text(fm_hasher *h, const char *format, ...)
+{
+    char text[512];
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof(text), format, args);
+    va_end(args);
+    fm_assert(n > 0 && (size_t)n < sizeof(text));
+    return fm_hasher_update(h, text, (size_t)n);
+}
+
 static fm_status digest_rope(fm_hasher *h, const fm_rope *r)
 {
-    char text[256];
-    int n = snprintf(text, sizeof(text), "rope %d %u %a %a %a %a %a%s", (int)r->kind, r->original,
-                     r->theta, r->factor, r->low, r->high, r->attention, r->back ? " back" : "");
-    fm_assert(n > 0 && (size_t)n < sizeof(text));
-    FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    for (size_t i = 0; r->kind == FM_ROPE_LONG && i < FM_ARRAY_LEN(r->divisor); i++) {
-        n = snprintf(text, sizeof(text), " %a", (double)r->divisor[i]);
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    }
+    FM_TRY(digest_text(h, "rope %d %u %a %a %a %a %a%s", (int)r->kind, r->original, r->theta,
+                       r->factor, r->low, r->high, r->attention, r->back ? " back" : ""));
+    for (size_t i = 0; r->kind == FM_ROPE_LONG && i < FM_ARRAY_LEN(r->divisor); i++)
+        FM_TRY(digest_text(h, " %a", (double)r->divisor[i]));
+    return FM_OK;
+}
+
+/* Switches that came later: nothing is added where all are off, or stored results are lost. */
+static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
+{
+    const fm_switches *s = &a->sw;
+    const fm_recurrence *r = &s->rec;
+    if (s->pairs || s->qk_after || s->one_norm)
+        FM_TRY(digest_text(h, "more %d%d%d\n", s->pairs, s->qk_after, s->one_norm));
+    if (s->kv_rank || s->router_groups_best)
+        FM_TRY(digest_text(h, "latent %u %u %u %u %d\n", s->kv_rank, s->q_rank, s->nope, s->v_dim,
+                           s->router_groups_best));
+    if (s->shared_plain || s->router_sigmoid || s->router_bias || s->router_groups ||
+        s->router_scale != 0.0f)
+        FM_TRY(digest_text(h, "router %d%d%d %u %u %a %a\n", s->shared_plain, s->router_sigmoid,
+                           s->router_bias, s->router_groups, s->router_groups_kept,
+                           (double)s->router_scale, s->router_least));
+    if (fm_arch_recurs(a))
+        FM_TRY(digest_text(h, "recurs %d %u %u %u %u %u %u %u %u %u %d%d%d %a %a\n", (int)r->kind,
+                           r->kernel, r->channels, r->in, r->inner, r->heads, r->hd, r->n,
+                           r->groups, r->rank, r->bias, r->conv_bias, s->attn_gate,
+                           (double)r->dt_min, (double)r->dt_max));
+    if (s->sinks)
+        FM_TRY(digest_text(h, "sinks\n"));
+    if (s->router_jitter != 0.0f)
+        FM_TRY(digest_text(h, "mixer %a %d\n", (double)s->router_jitter, a->head_bias));
+    if (s->xielu)
+        FM_TRY(digest_text(h, "xielu\n"));
+    if (s->bare_norms)
+        FM_TRY(digest_text(h, "bare\n"));
+    if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))
+        FM_TRY(digest_text(h, "near %d %u %u\n", (int)s->alibi, s->buckets,
+                           s->encoder ? a->window : 0));
     return FM_OK;
 }
 
 static fm_status digest_switches(fm_hasher *h, const fm_arch *a)
 {
     const fm_switches *s = &a->sw;
-    char text[512];
-    int n = snprintf(
-        text, sizeof(text),
-        "switches %d %d %d %d %d %d%d%d%d%d%d%d%d%d %u %u %u %u %u %u %a %a %a %a %a %a\n",
+    FM_TRY(digest_text(
+        h, "switches %d %d %d %d %d %d%d%d%d%d%d%d%d%d %u %u %u %u %u %u %a %a %a %a %a %a\n",
         (int)s->norm, (int)s->order, (int)s->act, (int)s->qk, (int)s->fused, s->plain_mlp,
         s->fused_mlp, s->no_rope, s->positions, s->types, s->embed_norm, s->encoder, s->renormalise,
         s->shared_expert, s->rotary_dim, s->position_offset, s->experts, s->chosen, s->expert_inter,
         s->shared_inter, (double)s->embed_scale, (double)s->residual_scale, (double)s->attn_scale,
-        (double)s->attn_softcap, (double)s->logit_softcap, (double)s->logit_divisor);
-    fm_assert(n > 0 && (size_t)n < sizeof(text));
-    FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    /* Later switches: nothing is added where all are off, or stored results are lost. */
-    n = snprintf(text, sizeof(text), "more %d%d%d\n", s->pairs, s->qk_after, s->one_norm);
-    if (s->pairs || s->qk_after || s->one_norm)
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    n = snprintf(text, sizeof(text), "latent %u %u %u %u %d\n", s->kv_rank, s->q_rank, s->nope,
-                 s->v_dim, s->router_groups_best);
-    if (s->kv_rank || s->router_groups_best)
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    n = snprintf(text, sizeof(text), "router %d%d%d %u %u %a %a\n", s->shared_plain,
-                 s->router_sigmoid, s->router_bias, s->router_groups, s->router_groups_kept,
-                 (double)s->router_scale, s->router_least);
-    if (s->shared_plain || s->router_sigmoid || s->router_bias || s->router_groups ||
-        s->router_scale != 0.0f)
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    const fm_recurrence *r = &s->rec;
-    n = snprintf(text, sizeof(text), "recurs %d %u %u %u %u %u %u %u %u %u %d%d%d %a %a\n",
-                 (int)r->kind, r->kernel, r->channels, r->in, r->inner, r->heads, r->hd, r->n,
-                 r->groups, r->rank, r->bias, r->conv_bias, s->attn_gate, (double)r->dt_min,
-                 (double)r->dt_max);
-    if (fm_arch_recurs(a))
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    if (s->sinks)
-        FM_TRY(fm_hasher_update(h, "sinks\n", 6));
-    n = snprintf(text, sizeof(text), "near %d %u %u\n", (int)s->alibi, s->buckets,
-                 s->encoder ? a->window : 0);
-    n = snprintf(text, sizeof(text), "mixer %a %d\n", (double)s->router_jitter, a->head_bias);
-    if (s->router_jitter != 0.0f)
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
-    if (s->xielu)
-        FM_TRY(fm_hasher_update(h, "xielu\n", 6));
-    if (s->bare_norms)
-        FM_TRY(fm_hasher_update(h, "bare\n", 5));
-    if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))
-        FM_TRY(fm_hasher_update(h, text, (size_t)n));
+        (double)s->attn_softcap, (double)s->logit_softcap, (double)s->logit_divisor));
+    FM_TRY(digest_later_switches(h, a));
     FM_TRY(fm_hasher_update(h, s->layer, a->layers));
     for (size_t i = 0; i < FM_ARRAY_LEN(a->rope); i++)
         FM_TRY(digest_rope(h, &a->rope[i]));
