@@ -114,6 +114,7 @@ typedef struct fm_switches {
     bool router_groups_best;                    /* as fm_route.groups_best */
     float router_scale, router_jitter;          /* as fm_route.scale, .jitter; 0: none */
     double router_least;                        /* the least sum that renormalises */
+    double router_more;                         /* as fm_route.more */
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
     bool qk_after;       /* qk norms behind the rotation */
     bool bare_norms;     /* of kind RMS, without gains: the parameters are not there */

@@ -106,7 +106,7 @@ typedef struct fm_scaling {
  * their two largest values (groups_best: with the largest value) are chosen from, of equal ones the
  * lower. The weights of row i are the
  * shares of its experts, or (renormalise) these over the sum of the chosen ones, which is at least
- * `least`; then times scale. They are computed in double, ascending, rounded at the end. jitter (PhiMoE's
+ * `least`, or to which (sigmoid) `more` is added; then times scale. They are computed in double, ascending, rounded at the end. jitter (PhiMoE's
  * sparse mixer, which knows none of the above and chooses 2): the first expert has the largest score
  * s, and its weight is its share among the experts e with (s - score[e]) / max(|score[e]|, s) <= 2
  * jitter; the second likewise among the others. Choice
@@ -118,8 +118,8 @@ typedef struct fm_route {
     bool renormalise, sigmoid;
     uint32_t groups, groups_kept; /* 0: none */
     bool groups_best;
-    const float *bias;            /* [m, experts], for the choice alone; NULL: none */
-    double least;
+    const float *bias;    /* [m, experts], for the choice alone; NULL: none */
+    double least, more;   /* one of them is 0 */
     float scale, jitter;  /* 0: none */
     const int32_t *bound; /* [parts + 1] ascending: part p has rows bound[p] .. bound[p + 1] - 1 */
     uint32_t parts;

@@ -159,6 +159,25 @@ static fm_status ernie_experts(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* LFM2's: shares are sigmoids, a bias may steer the choice, and the first layers have none. */
+static fm_status lfm2_experts(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    uint32_t dense = 0;
+    double scale = 1;
+    FM_TRY(take_counts(a, c, "num_experts", "num_experts_per_tok", 32, 4, what));
+    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", 1792, 1, 1 << 20, what));
+    FM_TRY(fmi_take_u32(&dense, c, "num_dense_layers", 2, 0, 1 << 20, what));
+    FM_TRY(fmi_take_bool(&s->router_bias, c, "use_expert_bias", true, what));
+    FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", true, what));
+    FM_TRY(fmi_take_positive(&scale, c, "routed_scaling_factor", scale, what));
+    s->router_sigmoid = true;
+    s->router_more = s->renormalise ? 1e-6 : 0.0;
+    s->router_scale = scale != 1.0 ? (float)scale : 0.0f;
+    sparse_from(a, dense);
+    return FM_OK;
+}
+
 /* Qwen's and Mixtral's settings. */
 static fm_status plain_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
@@ -198,6 +217,8 @@ fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, co
 {
     if (f->has & F_DEEP_EXPERTS)
         return deep_experts(a, f, c, what);
+    if (f->has & F_LFM2_MOE)
+        return lfm2_experts(a, c, what);
     if (f->has & F_ERNIE_EXPERTS)
         return ernie_experts(a, c, what);
     return f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS) ? plain_experts(a, f, c, what) : FM_OK;

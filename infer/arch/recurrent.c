@@ -62,11 +62,12 @@ static fm_status lfm2_inter(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
-static fm_status read_lfm2(fm_arch *a, const fm_json *c, const char *what)
+static fm_status read_lfm2(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     fm_recurrence *r = &a->sw.rec;
     const fm_json *types = fm_json_get(c, "layer_types");
-    FM_TRY(lfm2_inter(a, c, what));
+    if (!(f->has & F_LFM2_MOE))
+        FM_TRY(lfm2_inter(a, c, what));
     FM_TRY(fmi_absent(types) ? layers_but(a, c, "full_attn_idxs", what)
                              : layers_by_types(a, types, "conv", "conv", what));
     FM_TRY(fmi_take_bool(&r->bias, c, "conv_bias", false, what));
@@ -258,7 +259,7 @@ fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c,
 {
     bool any = false;
     if (f->has & F_LFM2)
-        FM_TRY(read_lfm2(a, c, what));
+        FM_TRY(read_lfm2(a, f, c, what));
     if (f->has & F_DELTA)
         FM_TRY(read_delta(a, f, c, what));
     if (f->has & F_HYBRID)

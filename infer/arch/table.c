@@ -441,24 +441,41 @@ static const fmi_arch_part falcon_layer[] = {
     UP_DOWN("mlp.dense_h_to_4h", "mlp.dense_4h_to_h"),
     {.name = NULL}};
 
+/* LFM2's layer without its feed-forward branch, which is dense or of experts. */
+#define LFM2                                                                                       \
+    {"operator_norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},                             \
+        {"self_attn.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q, D_HIDDEN},                             \
+        {"self_attn.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},                            \
+        {"self_attn.v_proj.weight", FM_P_V, W_ATTENDS, D_KV, D_HIDDEN},                            \
+        {"self_attn.out_proj.weight", FM_P_O, W_ATTENDS, D_HIDDEN, D_Q},                           \
+        {"self_attn.q_layernorm.weight", FM_P_Q_NORM, W_ATTENDS, D_HEAD, D_1},                     \
+        {"self_attn.k_layernorm.weight", FM_P_K_NORM, W_ATTENDS, D_HEAD, D_1},                     \
+        {"conv.conv.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},                           \
+        {"conv.conv.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},                             \
+        {"conv.in_proj.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},                        \
+        {"conv.in_proj.bias", FM_P_REC_IN_B, W_RECURS_BIAS, D_REC_IN, D_1},                        \
+        {"conv.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER},                   \
+        {"conv.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1},                      \
+    {                                                                                              \
+        "ffn_norm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1                                  \
+    }
+
 static const fmi_arch_part lfm2_layer[] = {
-    {"operator_norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},
-    {"self_attn.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q, D_HIDDEN},
-    {"self_attn.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},
-    {"self_attn.v_proj.weight", FM_P_V, W_ATTENDS, D_KV, D_HIDDEN},
-    {"self_attn.out_proj.weight", FM_P_O, W_ATTENDS, D_HIDDEN, D_Q},
-    {"self_attn.q_layernorm.weight", FM_P_Q_NORM, W_ATTENDS, D_HEAD, D_1},
-    {"self_attn.k_layernorm.weight", FM_P_K_NORM, W_ATTENDS, D_HEAD, D_1},
-    {"conv.conv.weight", FM_P_CONV, W_RECURS, D_CHANNELS, D_KERNEL},
-    {"conv.conv.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},
-    {"conv.in_proj.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},
-    {"conv.in_proj.bias", FM_P_REC_IN_B, W_RECURS_BIAS, D_REC_IN, D_1},
-    {"conv.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER},
-    {"conv.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1},
-    {"ffn_norm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    LFM2,
     {"feed_forward.w1.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},
     {"feed_forward.w3.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
     {"feed_forward.w2.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {.name = NULL}};
+static const fmi_arch_part lfm2_moe_layer[] = {
+    LFM2,
+    {"feed_forward.w1.weight", FM_P_GATE, W_DENSE, D_INTER, D_HIDDEN},
+    {"feed_forward.w3.weight", FM_P_UP, W_DENSE, D_INTER, D_HIDDEN},
+    {"feed_forward.w2.weight", FM_P_DOWN, W_DENSE, D_HIDDEN, D_INTER},
+    {"feed_forward.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"feed_forward.expert_bias", FM_P_ROUTER_B, W_ROUTER_BIAS, D_EXPERTS, D_1},
+    {"feed_forward.experts.%u.w1.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"feed_forward.experts.%u.w3.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"feed_forward.experts.%u.w2.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
     {.name = NULL}};
 static const fmi_arch_part lfm2_last[] = {
     {"embedding_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
@@ -950,6 +967,9 @@ LIST(nomic_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "nomic_bert
 
 LIST(lfm2_keys, "norm_eps", "conv_bias", "conv_L_cache", "block_ff_dim", "block_multiple_of",
      "block_ffn_dim_multiplier", "block_auto_adjust_ff_dim", "full_attn_idxs", "tie_embedding");
+LIST(lfm2_moe_keys, "norm_eps", "conv_bias", "conv_L_cache", "tie_embedding", "num_experts",
+     "num_experts_per_tok", "moe_intermediate_size", "num_dense_layers", "use_expert_bias",
+     "norm_topk_prob", "routed_scaling_factor");
 /* Written by the first versions, and read by nothing in transformers. */
 LIST(lfm2_harmless, "block_dim", "block_mlp_init_scale", "block_norm_eps", "block_out_init_scale",
      "block_use_swiglu", "block_use_xavier_init", "conv_dim", "conv_dim_out",
@@ -1751,6 +1771,18 @@ static const fmi_family families[] = {
      .sw = {.fused_mlp = true}},
     {.name = "mamba", MAMBA(mamba_layer, FM_RECURS_MAMBA), .keys = mamba_keys, .tied = true},
     {.name = "mamba2", MAMBA(mamba2_layer, FM_RECURS_MAMBA2), .keys = mamba2_keys},
+    {.name = "lfm2_moe",
+     NAMES(lfm2_moe_layer, lfm2_last),
+     .has = F_LFM2 | F_LFM2_MOE,
+     .kv_heads = 8,
+     .max_positions = 128000,
+     .k_eps = "norm_eps",
+     .eps = 1e-5,
+     .theta = 1e6,
+     .tied = true,
+     .keys = lfm2_moe_keys,
+     .harmless = moe_harmless,
+     .sw = {.qk = FM_QK_HEAD}},
     {.name = "stablelm",
      NAMES(stablelm_layer, layernorm_last),
      .has = F_USE_QKV_BIAS,

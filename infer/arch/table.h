@@ -148,9 +148,10 @@ typedef struct fmi_stack {
 #define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
 #define F_PHIMOE (UINT64_C(1) << 52)        /* lm_head_bias, router_jitter_noise, short_mscale */
 #define F_MAMBA (UINT64_C(1) << 60)         /* every layer is a recurrent block and no more */
-#define F_DELTA (UINT64_C(1) << 61)  /* the gated delta rule in layers of type linear_attention */
-#define F_HYBRID (UINT64_C(1) << 62) /* Mamba-2 in layers that do not attend: mamba_* */
-#define F_SHARED_SIZE (UINT64_C(1) << 53)   /* shared_intermediate_size; 0: no shared expert */
+#define F_DELTA (UINT64_C(1) << 61)    /* the gated delta rule in layers of type linear_attention */
+#define F_HYBRID (UINT64_C(1) << 62)   /* Mamba-2 in layers that do not attend: mamba_* */
+#define F_LFM2_MOE (UINT64_C(1) << 54) /* with F_LFM2: num_dense_layers, use_expert_bias, .. */
+#define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
 typedef struct fmi_family {

@@ -90,7 +90,7 @@ FMC_DEVICE bool needs_sum(const fm_route &r)
 FMC_DEVICE double whole_of(const fm_route &r, double kept, double sum, bool *cut)
 {
     *cut = r.renormalise && kept < r.least * sum;
-    return !r.renormalise ? sum : *cut ? r.least * sum : kept;
+    return !r.renormalise ? sum : *cut ? r.least * sum : kept + r.more;
 }
 
 /* Takes experts of other groups than the best ones out of the choice; sum: scratch [groups]. */

@@ -203,6 +203,8 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(digest_text(h, "router %d%d%d %u %u %a %a\n", s->shared_plain, s->router_sigmoid,
                            s->router_bias, s->router_groups, s->router_groups_kept,
                            (double)s->router_scale, s->router_least));
+    if (s->router_more > 0)
+        FM_TRY(digest_text(h, "router more %a\n", s->router_more));
     if (fm_arch_recurs(a))
         FM_TRY(digest_text(h, "recurs %d %u %u %u %u %u %u %u %u %u %d%d%d %a %a\n", (int)r->kind,
                            r->kernel, r->channels, r->in, r->inner, r->heads, r->hd, r->n,

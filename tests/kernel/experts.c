@@ -7,7 +7,7 @@
 
 /* dim: rows, experts, chosen, parts, renormalise, kind of scores (0: any, 1: many are equal),
  * sigmoid, bias, groups (6: by their best), groups kept, least in hundredths, scale in tenths,
- * jitter in hundredths. */
+ * jitter in hundredths, more in hundredths. */
 static void case_route(kk *k, const uint32_t *dim)
 {
     const uint32_t m = dim[0], experts = dim[1], chosen = dim[2], parts = dim[3];
@@ -38,6 +38,7 @@ static void case_route(kk *k, const uint32_t *dim)
                         .least = dim[10] / 100.0,
                         .scale = (float)dim[11] / 10.0f,
                         .jitter = (float)dim[12] / 100.0f,
+                        .more = dim[13] / 100.0,
                         .bound = bound,
                         .parts = parts,
                         .weight = weight,
@@ -59,7 +60,7 @@ static void case_route(kk *k, const uint32_t *dim)
 
 TEST(the_choice_equals_the_oracle)
 {
-    static const uint32_t dims[][13] = {
+    static const uint32_t dims[][14] = {
         {1, 4, 2, 1, 1, 0},    {5, 8, 2, 2, 0, 0},   {3, 1, 1, 1, 1, 0},   {64, 60, 4, 3, 0, 0},
         {33, 128, 8, 7, 1, 0}, {9, 33, 33, 3, 1, 0}, {17, 40, 5, 3, 1, 1}, {6, 1024, 64, 6, 0, 1}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
@@ -68,19 +69,20 @@ TEST(the_choice_equals_the_oracle)
 
 TEST(sigmoids_biases_and_groups_choose_as_the_oracle)
 {
-    static const uint32_t dims[][13] = {
-        {5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},        {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
-        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},     {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
-        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},      {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
-        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},    {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
-        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25}, {17, 60, 7, 3, 0, 0, 0, 0, 6, 2, 0, 15}};
+    static const uint32_t dims[][14] = {
+        {5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},          {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
+        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},       {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
+        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},        {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
+        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},      {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
+        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25},   {17, 60, 7, 3, 0, 0, 0, 0, 6, 2, 0, 15},
+        {17, 32, 4, 3, 1, 0, 1, 1, 0, 0, 0, 15, 0, 30}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("route", case_route, dims[i], 1e-6);
 }
 
 TEST(a_sparse_mixer_chooses_as_the_oracle)
 {
-    static const uint32_t dims[][13] = {{1, 2, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    static const uint32_t dims[][14] = {{1, 2, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
                                         {33, 16, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1},
                                         {40, 16, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 40},
                                         {17, 9, 2, 3, 0, 1, 0, 0, 0, 0, 0, 0, 20}};

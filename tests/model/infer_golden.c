@@ -167,10 +167,19 @@ TEST(kindred_families_match)
 /* Families with recurrent layers, on devices that compute them. */
 TEST(recurrent_families_match)
 {
-    static const char *const names[] = {"lfm2",    "lfm2-plain",       "mamba",
-                                        "mamba2",  "mamba2-plain",     "qwen3_next",
-                                        "qwen3_5", "qwen3_5_moe",      "qwen3_5_vl",
-                                        "bamba",   "granitemoehybrid", "granitemoehybrid-rope"};
+    static const char *const names[] = {"lfm2",
+                                        "lfm2-plain",
+                                        "lfm2_moe",
+                                        "mamba",
+                                        "mamba2",
+                                        "mamba2-plain",
+                                        "qwen3_next",
+                                        "qwen3_5",
+                                        "qwen3_5_moe",
+                                        "qwen3_5_vl",
+                                        "bamba",
+                                        "granitemoehybrid",
+                                        "granitemoehybrid-rope"};
     fm_engine *e = NULL;
     tk_ok(fm_engine_new(&e, NULL));
     bool here = fm_engine_backend(e)->convolve;

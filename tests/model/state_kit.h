@@ -35,6 +35,10 @@ static const family families[] = {
      "\"conv_L_cache\":4,\"conv_bias\":true,\"block_auto_adjust_ff_dim\":false,"
      "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\"]",
      "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight", 90000, 1},
+    {"\"model_type\":\"lfm2_moe\"," SIZES
+     "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\"],\"num_experts\":5,"
+     "\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"num_dense_layers\":1",
+     "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight", 90000, 1},
     {"\"model_type\":\"mamba\"," PLAIN_SIZES "\"state_size\":6", "backbone.layers.0.mixer.x_proj",
      "backbone.layers.3.mixer.A_log", 160000, 1},
     {"\"model_type\":\"mamba2\"," PLAIN_SIZES "\"num_heads\":4,\"head_dim\":16,\"state_size\":40,"

@@ -171,6 +171,7 @@ static fm_route route_of(const fmt_pass *p, const struct fmt_choices *d, uint32_
                       .groups_best = sw->router_groups_best,
                       .bias = x->bias,
                       .least = sw->router_least,
+                      .more = sw->router_more,
                       .scale = sw->router_scale,
                       .jitter = sw->router_jitter,
                       .bound = x->bound,

@@ -28,12 +28,12 @@ static double shares_of(const fm_route *r, const float *score, double *share)
     return sum;
 }
 
-/* What a row's weights are divided by: the sum of all shares, or of the chosen ones but at least
- * `least` of the whole (*cut: that is more than their sum). */
+/* What a row's weights are divided by: the sum of all shares, or of the chosen ones and `more`, but
+ * at least `least` of the whole (*cut: that is more than their sum). */
 static double whole_of(const fm_route *r, double kept, double sum, bool *cut)
 {
     *cut = r->renormalise && kept < r->least * sum;
-    return !r->renormalise ? sum : *cut ? r->least * sum : kept;
+    return !r->renormalise ? sum : *cut ? r->least * sum : kept + r->more;
 }
 
 static double scale_of(const fm_route *r)

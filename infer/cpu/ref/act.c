@@ -137,7 +137,7 @@ static void ref_choose(const fm_route *r, uint32_t i)
     }
     for (uint32_t j = 0; j < n; j++)
         sum += share[expert[j]];
-    sum = r->renormalise ? fmax(sum, r->least) : 1.0;
+    sum = r->renormalise ? fmax(sum, r->least) + r->more : 1.0;
     for (uint32_t j = 0; j < n; j++)
         r->weight[(size_t)i * r->chosen + j] = (float)(share[expert[j]] / sum * scale);
 }
@@ -233,7 +233,7 @@ void fmi_ref_route_grad(fm_backend *be, const fm_route *r, float *dscore, const 
         for (uint32_t k = 0; k < r->chosen; k++)
             kept += share[expert[k]];
         bool through = r->renormalise && kept >= r->least;
-        double sum = through ? kept : r->renormalise ? r->least : 1.0;
+        double sum = through ? kept + r->more : r->renormalise ? r->least : 1.0;
         for (uint32_t e = 0; e < r->experts; e++) {
             double d = 0.0, dsum = 0.0;
             for (uint32_t k = 0; k < r->chosen && through; k++)

@@ -142,6 +142,7 @@ static fm_status choose(fmi_pass *p, fmi_routes *r, uint32_t l)
                                           .groups_best = sw->router_groups_best,
                                           .bias = sw->router_bias ? bias_rows(p, l) : NULL,
                                           .least = sw->router_least,
+                                          .more = sw->router_more,
                                           .scale = sw->router_scale,
                                           .jitter = sw->router_jitter,
                                           .bound = bound.list,

@@ -148,6 +148,8 @@ later = {
  "apertus": tf.ApertusConfig(**few, rope_parameters=rope(rope_type="default")),
  "phimoe": tf.PhimoeConfig(**few, num_local_experts=6, attention_bias=True, lm_head_bias=True, router_jitter_noise=0.3, rope_parameters=rope(rope_type="longrope",
     short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 3.0, 4.0], short_mscale=1.2, long_mscale=1.3, original_max_position_embeddings=64)),
+ "lfm2_moe": tf.Lfm2MoeConfig(**dict(few, num_hidden_layers=4), layer_types=["conv", "full_attention", "conv", "full_attention"], conv_L_cache=4, conv_bias=True,
+    num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, num_dense_layers=1, routed_scaling_factor=1.5),
  "granitemoe": tf.GraniteMoeConfig(**sm, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
     logits_scaling=8.0, attention_bias=True, rope_parameters=rope(rope_type="default")),
  "granitemoeshared": tf.GraniteMoeSharedConfig(**few, num_local_experts=5, num_experts_per_tok=3, shared_intermediate_size=20, embedding_multiplier=6.0,
@@ -181,7 +183,7 @@ for name, cfg in A.items():
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += (1.0 if n.endswith("sinks") else 0.12) * torch.randn(p.shape, generator=g)
     for n, p in m.named_buffers():
-        if "e_score_correction_bias" in n: p.data += (0.3 * torch.randn(p.shape, generator=g)).bfloat16().float()
+        if "e_score_correction_bias" in n or "expert_bias" in n: p.data += (0.3 * torch.randn(p.shape, generator=g)).bfloat16().float()
     if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
     for p in m.parameters(): p.data = p.data.bfloat16().float()
     packed = mxfp4(m) if name.endswith("-mxfp4") else {}
