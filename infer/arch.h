@@ -104,6 +104,9 @@ typedef struct fm_switches {
     bool encoder;    /* every position sees every other (in a layer that slides: those less than
                        * `window` away); no head */
     fm_alibi alibi;
+    uint32_t embed_width;   /* of embeddings, which a product makes `hidden` wide; 0: they are */
+    uint32_t groups, inner; /* layers share parameters: that many groups of `inner` layers, each
+                             * repeated; 0: none do */
     uint32_t buckets; /* of relative positions, each with a score in each head; 0: none */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
@@ -227,6 +230,8 @@ typedef enum fm_place {
     FM_P_EMBED_NORM,
     FM_P_EMBED_NORM_B,
     FM_P_BUCKETS,
+    FM_P_EMBED_MAP, /* [hidden, embed_width], behind the embeddings' norm */
+    FM_P_EMBED_MAP_B,
     FM_P_NORM,
     FM_P_NORM_B,
     FM_P_HEAD,
@@ -321,6 +326,13 @@ typedef struct fm_param {
     fm_place place;
 } fm_param;
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out);
+/* The first layer with the parameters of layer l, which it may share with others; else l itself.
+ * The parameters of a shared layer have the same names in each. */
+uint32_t fm_arch_layer_shared(const fm_arch *a, uint32_t l);
+static inline uint32_t fm_arch_embed_width(const fm_arch *a)
+{
+    return a->sw.embed_width ? a->sw.embed_width : a->hidden;
+}
 /* Whether files of this family have the experts' parameters of this place in one tensor. */
 bool fm_arch_stacks(const fm_arch *a, fm_place place);
 /* The parameter of this name; false: the architecture has none. */

@@ -76,7 +76,8 @@ struct fm_model {
     const float *norm, *norm_b; /* [hidden]; NULL: none */
     fm_linear positions;        /* [position_rows, hidden], looked up by rows; w NULL: none */
     const float *types;         /* [hidden], row 0 of the token types; NULL: none */
-    const float *embed_norm, *embed_norm_b; /* [hidden] or NULL */
+    const float *embed_norm, *embed_norm_b; /* [embed_width or hidden] or NULL */
+    fm_linear embed_map;                    /* [hidden, embed_width]; w NULL: none */
     const float *buckets;                   /* FM_P_BUCKETS, from which `near` is made, or NULL */
     const float *near; /* fm_attn.bias of this rank's heads (model/fixed.h), or NULL */
     fm_layer *layers;

@@ -319,6 +319,15 @@ static fm_status falcon_layout(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* ALBERT's: num_hidden_groups of inner_group_num layers each, and each group is repeated. */
+static fm_status shared_layers(fm_arch *a, const fm_json *c, const char *what)
+{
+    FM_TRY(fmi_take_u32(&a->sw.groups, c, "num_hidden_groups", 1, 1, a->layers, what));
+    FM_TRY(fmi_take_u32(&a->sw.inner, c, "inner_group_num", 1, 1, FM_MAX_LAYERS / a->layers, what));
+    a->layers *= a->sw.inner;
+    return FM_OK;
+}
+
 /* Settings that change how tensors are laid out. */
 static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
@@ -332,10 +341,14 @@ static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, 
         a->sw.fused = one ? FM_FUSED_QKV : FM_FUSED_QKV_HEADS;
         a->kv_heads = one ? 1 : a->heads;
     }
+    if (f->inner)
+        FM_TRY(shared_layers(a, c, what));
     if (f->k_embed) {
         uint32_t wide = 0, dflt = f->embed ? f->embed : a->hidden;
         FM_TRY(fmi_take_u32(&wide, c, f->k_embed, dflt, 1, 1 << 20, what));
-        if (wide != a->hidden)
+        if (f->has & F_EMBED_MAP)
+            a->sw.embed_width = f->inner || wide != a->hidden ? wide : 0;
+        else if (wide != a->hidden)
             return fm_fail(FM_EUNSUPPORTED,
                            "%s: %s is %u, other than the hidden size (%u), which "
                            "is not supported",

@@ -27,6 +27,8 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return sparse && a->sw.shared_expert && !a->sw.shared_plain;
     case W_ROUTER_BIAS:
         return sparse && a->sw.router_bias;
+    case W_EMBED_MAP:
+        return a->sw.embed_width > 0;
     case W_HEAD:
         return !a->tied && !a->headless;
     case W_HEAD_BIAS:
@@ -75,6 +77,8 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
     switch (d) {
     case D_HIDDEN:
         return a->hidden;
+    case D_EMBED:
+        return fm_arch_embed_width(a);
     case D_INTER:
         return a->inter;
     case D_INTER_2:
@@ -142,6 +146,22 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
     return 1;
 }
 
+/* The group of layer l, rounded as transformers does it. */
+static uint32_t group_of(const fm_arch *a, uint32_t l)
+{
+    uint32_t times = a->layers / a->sw.inner;
+    uint32_t group = (uint32_t)((double)(l / a->sw.inner) / ((double)times / a->sw.groups));
+    return FM_MIN(group, a->sw.groups - 1);
+}
+
+uint32_t fm_arch_layer_shared(const fm_arch *a, uint32_t l)
+{
+    uint32_t first = a->sw.groups ? l % a->sw.inner : l;
+    while (a->sw.groups && group_of(a, first) != group_of(a, l))
+        first += a->sw.inner;
+    return first;
+}
+
 static void set_name(const fm_arch *a, const fmi_family *f, const fmi_arch_part *part, fm_param *p)
 {
     char own[96];
@@ -156,6 +176,10 @@ static void set_name(const fm_arch *a, const fmi_family *f, const fmi_arch_part 
         (void)snprintf(p->name, sizeof(p->name), "%s.%s", a->head_name, own);
     else if (p->layer < 0)
         (void)snprintf(p->name, sizeof(p->name), "%s%s", a->prefix, own);
+    else if (a->sw.groups)
+        (void)snprintf(p->name, sizeof(p->name), "%s%s%u.%s%u.%s", a->prefix, f->layers,
+                       group_of(a, (uint32_t)p->layer), f->inner, (uint32_t)p->layer % a->sw.inner,
+                       own);
     else
         (void)snprintf(p->name, sizeof(p->name), "%s%s%d.%s", a->prefix, f->layers, (int)p->layer,
                        own);
@@ -266,6 +290,23 @@ static bool named_in(const fm_arch *a, const fmi_arch_part *list, int32_t layer,
     return false;
 }
 
+/* Reads the rest of a shared layer's name, whose group is *layer, which becomes the first layer of
+ * that name; NULL: there is none. */
+static const char *shared_layer(const fm_arch *a, const char *rest, uint32_t *layer)
+{
+    const char *inner = fmi_family_of(a)->inner;
+    uint32_t group = *layer, at = 0;
+    if (*rest != '.' || strncmp(rest + 1, inner, strlen(inner)) != 0)
+        return NULL;
+    rest = number(rest + 1 + strlen(inner), &at);
+    if (!rest || at >= a->sw.inner)
+        return NULL;
+    while (at < a->layers && group_of(a, at) != group)
+        at += a->sw.inner;
+    *layer = at;
+    return rest;
+}
+
 bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
 {
     const fmi_family *f = fmi_family_of(a);
@@ -281,6 +322,8 @@ bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
     name += prefix;
     uint32_t layer = 0;
     const char *rest = strncmp(name, f->layers, layers) == 0 ? number(name + layers, &layer) : NULL;
+    if (rest && a->sw.groups && !(rest = shared_layer(a, rest, &layer)))
+        return false;
     if (rest)
         return *rest == '.' && layer < a->layers &&
                named_in(a, f->layer, (int32_t)layer, rest + 1, out);

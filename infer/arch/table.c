@@ -645,13 +645,15 @@ static const fmi_arch_part neox_last[] = {
     {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
     {.name = NULL}};
 
-static const fmi_arch_part bert_first[] = {
-    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
-    {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},
-    {"embeddings.token_type_embeddings.weight", FM_P_TYPES, W_ALWAYS, D_TYPES, D_HIDDEN},
-    {"embeddings.LayerNorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
-    {"embeddings.LayerNorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1},
-    {.name = NULL}};
+#define BERT_TABLES                                                                                \
+    {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_EMBED},                 \
+        {"embeddings.position_embeddings.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_EMBED}, \
+        {"embeddings.token_type_embeddings.weight", FM_P_TYPES, W_ALWAYS, D_TYPES, D_EMBED},       \
+        {"embeddings.LayerNorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_EMBED, D_1},                  \
+    {                                                                                              \
+        "embeddings.LayerNorm.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_EMBED, D_1                     \
+    }
+static const fmi_arch_part bert_first[] = {BERT_TABLES, {.name = NULL}};
 static const fmi_arch_part bert_layer[] = {
     {"attention.self.query.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
     {"attention.self.query.bias", FM_P_Q_B, W_ALWAYS, D_Q, D_1},
@@ -671,6 +673,33 @@ static const fmi_arch_part bert_layer[] = {
     {"output.LayerNorm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
     {.name = NULL}};
 static const fmi_arch_part bert_last[] = {{.name = NULL}};
+
+static const fmi_arch_part electra_first[] = {
+    BERT_TABLES,
+    {"embeddings_project.weight", FM_P_EMBED_MAP, W_EMBED_MAP, D_HIDDEN, D_EMBED},
+    {"embeddings_project.bias", FM_P_EMBED_MAP_B, W_EMBED_MAP, D_HIDDEN, D_1},
+    {.name = NULL}};
+
+static const fmi_arch_part albert_first[] = {
+    BERT_TABLES,
+    {"encoder.embedding_hidden_mapping_in.weight", FM_P_EMBED_MAP, W_ALWAYS, D_HIDDEN, D_EMBED},
+    {"encoder.embedding_hidden_mapping_in.bias", FM_P_EMBED_MAP_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part albert_layer[] = {
+    {"attention.query.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"attention.query.bias", FM_P_Q_B, W_ALWAYS, D_Q, D_1},
+    {"attention.key.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.key.bias", FM_P_K_B, W_ALWAYS, D_KV, D_1},
+    {"attention.value.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"attention.value.bias", FM_P_V_B, W_ALWAYS, D_KV, D_1},
+    {"attention.dense.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attention.dense.bias", FM_P_O_B, W_ALWAYS, D_HIDDEN, D_1},
+    {"attention.LayerNorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"attention.LayerNorm.bias", FM_P_ATTN_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    UP_DOWN("ffn", "ffn_output"),
+    {"full_layer_layer_norm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"full_layer_layer_norm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
+    {.name = NULL}};
 
 static const fmi_arch_part mpnet_first[] = {
     {"embeddings.word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
@@ -870,15 +899,15 @@ LIST(bert_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "lm_head.*",
                                     .tied = true, .keys = gemma_keys, .harmless = gemma_harmless,  \
                                     .ignored = vision_ignored
 #define BERT_ROW                                                                                   \
-    .layers = "encoder.layer.", .head_name = "", .first = bert_first, .layer = bert_layer,         \
-    .last = bert_last, .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12,              \
-    .act = "gelu", .qkv_bias = true, .o_bias = true, .mlp_bias = true, .alone = true
+    .layers = "encoder.layer.", .head_name = "", .layer = bert_layer, .last = bert_last,           \
+    .max_positions = 512, .k_eps = "layer_norm_eps", .eps = 1e-12, .act = "gelu",                  \
+    .qkv_bias = true, .o_bias = true, .mlp_bias = true, .alone = true
 #define BERT_SWITCHES                                                                              \
     .norm = FM_NORM_LAYER, .order = FM_BLOCK_POST, .plain_mlp = true, .no_rope = true,             \
     .positions = true, .embed_norm = true, .encoder = true
 #define BERT                                                                                       \
-    BERT_ROW, .keys = bert_keys, .harmless = bert_harmless, .ignored = bert_ignored,               \
-              .sw = {BERT_SWITCHES, .types = true}
+    BERT_ROW, .first = bert_first, .keys = bert_keys, .harmless = bert_harmless,                   \
+              .ignored = bert_ignored, .sw = {BERT_SWITCHES, .types = true}
 
 /* Constants of the activation, which model/fixed.c reads. */
 LIST(apertus_ignored, "*.mlp.act_fn.beta", "*.mlp.act_fn.eps");
@@ -936,6 +965,17 @@ LIST(electra_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "c
      "summary_activation", "summary_last_dropout");
 LIST(electra_ignored, "*embeddings.position_ids", "discriminator_predictions.*",
      "generator_predictions.*", "generator_lm_head.*");
+LIST(albert_keys, "model_type", "vocab_size", "hidden_size", "embedding_size", "num_hidden_layers",
+     "num_hidden_groups", "inner_group_num", "num_attention_heads", "intermediate_size",
+     "hidden_act", "max_position_embeddings", "type_vocab_size", "layer_norm_eps", "pad_token_id",
+     "bos_token_id", "eos_token_id", "is_decoder", "add_cross_attention",
+     "position_embedding_type");
+/* Of the first checkpoints; read by nothing in transformers. */
+LIST(albert_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob",
+     "classifier_dropout_prob", "tie_word_embeddings", "down_scale_factor", "gap_size",
+     "net_structure_type", "num_memory_blocks", "layers_to_keep", "output_past");
+LIST(albert_ignored, "*embeddings.position_ids", "pooler.*", "albert.pooler.*", "predictions.*",
+     "sop_classifier.*");
 LIST(mpnet_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
      "num_attention_heads", "intermediate_size", "hidden_act", "max_position_embeddings",
      "layer_norm_eps", "relative_attention_num_buckets", "pad_token_id", "bos_token_id",
@@ -1316,12 +1356,37 @@ static const fmi_family families[] = {
     {.name = "xlm-roberta", BERT, .has = F_PAD_OFFSET, .prefix = {"", "roberta."}},
     {.name = "electra",
      BERT_ROW,
+     .has = F_EMBED_MAP,
      .prefix = {"", "electra."},
+     .first = electra_first,
      .k_embed = "embedding_size",
      .embed = 128,
      .keys = electra_keys,
      .harmless = electra_harmless,
      .ignored = electra_ignored,
+     .sw = {BERT_SWITCHES, .types = true}},
+    {.name = "albert",
+     .has = F_EMBED_MAP,
+     .prefix = {"", "albert."},
+     .layers = "encoder.albert_layer_groups.",
+     .inner = "albert_layers.",
+     .head_name = "",
+     .first = albert_first,
+     .layer = albert_layer,
+     .last = bert_last,
+     .k_embed = "embedding_size",
+     .k_eps = "layer_norm_eps",
+     .max_positions = 512,
+     .embed = 128,
+     .eps = 1e-12,
+     .act = "gelu_new",
+     .qkv_bias = true,
+     .o_bias = true,
+     .mlp_bias = true,
+     .keys = albert_keys,
+     .harmless = albert_harmless,
+     .ignored = albert_ignored,
+     .alone = true,
      .sw = {BERT_SWITCHES, .types = true}},
     {.name = "mpnet",
      .has = F_PAD_OFFSET | F_PAD_1,

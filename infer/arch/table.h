@@ -17,6 +17,7 @@ typedef enum fmi_when {
     W_SHARED,      /* likewise, where there is a shared expert */
     W_SHARED_GATE, /* likewise, where a gate of its own scales it */
     W_ROUTER_BIAS, /* in layers with experts, where a bias steers the choice */
+    W_EMBED_MAP,   /* where embeddings are of another width than the model */
     W_HEAD,        /* unless the head is the embedding */
     W_HEAD_BIAS,
     W_HEAD_BIAS_MAY, /* where fm_arch.head_bias */
@@ -38,6 +39,7 @@ typedef enum fmi_dim {
     D_1, /* as cols: the parameter is a vector */
     D_ONE,
     D_HIDDEN,
+    D_EMBED,
     D_INTER,
     D_INTER_2,
     D_Q,
@@ -151,6 +153,7 @@ typedef struct fmi_stack {
 #define F_DELTA (UINT64_C(1) << 61)    /* the gated delta rule in layers of type linear_attention */
 #define F_HYBRID (UINT64_C(1) << 62)   /* Mamba-2 in layers that do not attend: mamba_* */
 #define F_LFM2_MOE (UINT64_C(1) << 54) /* with F_LFM2: num_dense_layers, use_expert_bias, .. */
+#define F_EMBED_MAP (UINT64_C(1) << 55)   /* embedding_size may be other than hidden_size */
 #define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
 
@@ -159,6 +162,7 @@ typedef struct fmi_family {
     uint64_t has;
     const char *prefix[4]; /* the first is the default; the others are tried on a tree */
     const char *layers;    /* "layers." */
+    const char *inner;     /* where layers share parameters: behind `layers` and a group's number */
     const char *head_name;
     const fmi_arch_part *first, *layer, *last; /* each ends with a name of NULL */
     /* Names of settings; NULL: the usual name. */
@@ -170,7 +174,7 @@ typedef struct fmi_family {
     uint32_t full_below;    /* with use_sliding_window: layers below it are full; 0: 28 */
     uint32_t slide_pattern; /* without layer_types every n-th layer is full, the others slide */
     double eps, theta, local_theta, partial;
-    const char *k_embed; /* width of embeddings, which must be hidden_size */
+    const char *k_embed; /* width of embeddings; without F_EMBED_MAP it must be hidden_size */
     uint32_t embed;      /* where it is absent; 0: hidden_size */
     const char *act;
     bool tied, qkv_bias, o_bias, mlp_bias;

@@ -236,6 +236,7 @@ void fm_model_close(fm_model *m)
         e->log->close(m);
     fm_free(m->head.lora);
     fm_free(m->embed.lora);
+    fm_free(m->embed_map.lora);
     for (size_t i = 0; i < p->held_count; i++)
         fmi_weights_drop(e->weights, p->held[i]);
     fm_free(p->held);

@@ -214,12 +214,13 @@ fm_status fmi_bind_embedding(fmi_binder *b, uint32_t n, const fm_entry *ea, fm_h
         return fm_fail(FM_ECORRUPT, "%s: '%s' has lora_embedding_A but no lora_embedding_B",
                        a->what, module);
     FM_TRY(fm_lora_spec_of(&spec, a->config, module));
-    if (spec.r > arch->hidden)
-        return fm_fail(FM_EUNSUPPORTED, "%s: '%s': rank %u is above the hidden size %u", a->what,
-                       module, spec.r, arch->hidden);
+    const uint32_t width = fm_arch_embed_width(arch);
+    if (spec.r > width)
+        return fm_fail(FM_EUNSUPPORTED, "%s: '%s': rank %u is above the embeddings' width %u",
+                       a->what, module, spec.r, width);
     const fmi_cut cut = fmi_cut_of_linear(b->m, &b->m->embed);
     const fmi_slice rows = fmi_slice_of(&cut, false, 1);
-    FM_TRY(check_factors(a, module, arch->vocab, arch->hidden, ea, eb, spec.r));
+    FM_TRY(check_factors(a, module, arch->vocab, width, ea, eb, spec.r));
     FM_TRY(fmi_hold_slice(b, &ca, ea, FMI_MATRIX_T, &rows));
     FM_TRY(fmi_hold_slice(b, &cb, eb, FMI_MATRIX, &(fmi_slice){.elsewhere = cut.elsewhere}));
     FM_TRY(digest_term(digest, module, ea, eb, spec.scale));
@@ -393,6 +394,11 @@ fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hash
     if (fm_arch_recurs(m))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: virtual tokens before the recurrent layers of %s are not supported",
+                       a->what, m->family);
+    if (!prefix && m->sw.embed_width)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: prompt tuning of %s, whose embeddings have another width than its "
+                       "layers, is not supported",
                        a->what, m->family);
     if (len < 1 || len > MAX_VIRTUAL || len >= m->max_positions || e->shape.dim[1] != width)
         return fm_fail(FM_EBASE,

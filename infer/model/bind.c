@@ -203,6 +203,8 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(digest_text(h, "router %d%d%d %u %u %a %a\n", s->shared_plain, s->router_sigmoid,
                            s->router_bias, s->router_groups, s->router_groups_kept,
                            (double)s->router_scale, s->router_least));
+    if (s->embed_width || s->groups)
+        FM_TRY(digest_text(h, "shared %u %u %u\n", s->embed_width, s->groups, s->inner));
     if (s->router_more > 0)
         FM_TRY(digest_text(h, "router more %a\n", s->router_more));
     if (fm_arch_recurs(a))
@@ -270,6 +272,7 @@ fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest)
     b->m->head.split = true;
     FM_THEN(rc, check_leftovers(b));
     FM_THEN(rc, fmi_adapters_bind(b, digest));
+    FM_THEN(rc, fmi_layers_share(b->m));
     FM_THEN(rc, fm_hasher_peek(digest, &fmi_priv(b->m)->asked[FM_ASK_TEXT]));
     FM_THEN(rc, fmi_class_bind(b, digest));
     return rc == FM_OK ? fm_hasher_final(digest, &b->m->digest) : rc;

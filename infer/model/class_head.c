@@ -13,14 +13,17 @@
 
 void fmi_class_names_of(fmi_class_names *out, const fm_arch *a)
 {
-    bool bert = strcmp(a->family, "bert") == 0, distil = strcmp(a->family, "distilbert") == 0;
+    bool albert = strcmp(a->family, "albert") == 0;
+    bool bert = strcmp(a->family, "bert") == 0 || albert,
+         distil = strcmp(a->family, "distilbert") == 0;
     *out = (fmi_class_names){.bias = a->sw.encoder, .relu = distil};
     if (strcmp(a->family, "electra") == 0 || strcmp(a->family, "nomic_bert") == 0)
         return;
     if (distil)
         (void)snprintf(out->dense, sizeof(out->dense), "pre_classifier");
     else if (bert)
-        (void)snprintf(out->dense, sizeof(out->dense), "%spooler.dense", a->prefix);
+        (void)snprintf(out->dense, sizeof(out->dense), albert ? "%spooler" : "%spooler.dense",
+                       a->prefix);
     else if (a->sw.encoder)
         (void)snprintf(out->dense, sizeof(out->dense), "classifier.dense");
     (void)snprintf(out->out, sizeof(out->out), "%s",
@@ -50,6 +53,7 @@ static bool is_of(const char *tensor, const char *module, bool bias)
 static const char *dense_in_adapter(const fm_arch *a)
 {
     return strcmp(a->family, "bert") == 0         ? "bert.pooler.dense"
+           : strcmp(a->family, "albert") == 0     ? "albert.pooler"
            : strcmp(a->family, "distilbert") == 0 ? "pre_classifier"
                                                   : "classifier.dense";
 }

@@ -209,8 +209,11 @@ static void put_beginning(keyer *k)
     put_arch(k);
     put_linear(k, &m->embed);
     put_linear(k, &m->positions);
-    put_vector(k, m->types, m->arch.hidden);
-    put_norm(k, m->embed_norm, m->embed_norm_b);
+    put_vector(k, m->types, fm_arch_embed_width(&m->arch));
+    put_vector(k, m->embed_norm, fm_arch_embed_width(&m->arch));
+    put_vector(k, m->embed_norm_b, fm_arch_embed_width(&m->arch));
+    if (m->embed_map.w)
+        put_linear(k, &m->embed_map);
     put_u32(k, m->virtual_len);
     put_u32(k, m->virtual_is_kv);
     put(k, m->virtual_id.b, m->virtual_len ? sizeof(m->virtual_id.b) : 0);

@@ -99,6 +99,8 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module);
 bool fmi_is_embedding(const fm_model *m, const char *module);
 /* Allocates the model's layers, with the experts of sparse ones. */
 FM_CHECKED fm_status fmi_layers_new(fm_model *m);
+/* Gives layers that share parameters what adapters did to the first of them. */
+FM_CHECKED fm_status fmi_layers_share(fm_model *m);
 void fmi_layers_free(fm_model *m);
 
 /* Binds tokenizer, chat template and text_digest of the tree, shared through the engine. */

@@ -12,11 +12,12 @@
 fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
 {
     if (p->layer < 0)
-        return p->place == FM_P_EMBED       ? &m->embed
-               : p->place == FM_P_HEAD      ? &m->head
-               : p->place == FM_P_HEAD_B    ? &m->head
-               : p->place == FM_P_POSITIONS ? &m->positions
-                                            : NULL;
+        return p->place == FM_P_EMBED                                       ? &m->embed
+               : p->place == FM_P_HEAD                                      ? &m->head
+               : p->place == FM_P_HEAD_B                                    ? &m->head
+               : p->place == FM_P_POSITIONS                                 ? &m->positions
+               : p->place == FM_P_EMBED_MAP || p->place == FM_P_EMBED_MAP_B ? &m->embed_map
+                                                                            : NULL;
     fm_layer *l = &m->layers[p->layer];
     fm_experts *x = l->experts;
     fm_linear *place[] = {
@@ -99,7 +100,8 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
         (void)snprintf(name, sizeof(name), "%s%s.weight", a->prefix, module + strlen(usual));
     else
         (void)snprintf(name, sizeof(name), "%s.weight", module);
-    if (!fm_arch_param_named(a, name, &p) || p.layer < 0 || !p.is_matrix ||
+    if (!fm_arch_param_named(a, name, &p) || !p.is_matrix ||
+        (p.layer < 0 && p.place != FM_P_EMBED_MAP) ||
         p.place == FM_P_REC_DT) /* transformers multiplies with its weight, past the module */
         return NULL;
     return fmi_linear_at(m, &p);
@@ -149,6 +151,29 @@ fm_status fmi_layers_new(fm_model *m)
             return FM_ENOMEM;
         x->up = x->gate + n;
         x->down = x->up + n;
+    }
+    return FM_OK;
+}
+
+fm_status fmi_layers_share(fm_model *m)
+{
+    const fm_arch *a = &m->arch;
+    fm_param p;
+    for (uint32_t i = 0; a->sw.groups && fm_arch_param(a, i, &p); i++) {
+        fm_param first = p;
+        if (p.layer < 0 || !p.is_matrix)
+            continue;
+        first.layer = (int32_t)fm_arch_layer_shared(a, (uint32_t)p.layer);
+        fm_linear *to = fmi_linear_at(m, &p);
+        const fm_linear *from = fmi_linear_at(m, &first);
+        if (to == from)
+            continue;
+        *to = *from;
+        to->lora = from->lora_count ? fm_calloc(from->lora_count, sizeof(*to->lora)) : NULL;
+        if (from->lora_count && !to->lora)
+            return FM_ENOMEM;
+        if (from->lora_count)
+            memcpy(to->lora, from->lora, from->lora_count * sizeof(*to->lora));
     }
     return FM_OK;
 }

@@ -28,6 +28,11 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
             FM_EUNSUPPORTED,
             "%s: %s has recurrent layers, which cannot be split over ranks; use one rank", what,
             whole->family);
+    if (whole->sw.embed_width)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %s makes its embeddings as wide as its layers, which is not split over "
+                       "ranks; use one",
+                       what, whole->family);
     if (whole->sw.qk == FM_QK_ALL)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s normalises queries and keys over all heads, which no rank has; use "

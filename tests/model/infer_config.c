@@ -392,6 +392,10 @@ TEST(wrong_values_of_families_are_refused)
         "topk_method 'noaux_tc'");
     bad("deepseek_v2", "\"num_experts_per_tok\":2,\"norm_topk_prob\":true", FM_EUNSUPPORTED,
         "norm_topk_prob");
+    bad_alone("albert", "\"intermediate_size\":64,\"num_hidden_groups\":3", FM_EINVAL,
+              "num_hidden_groups");
+    bad_alone("albert", "\"intermediate_size\":64,\"inner_group_num\":257", FM_EINVAL,
+              "inner_group_num");
     bad("deepseek_v3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "2 key/value heads");
     bad("gpt_oss",
         "\"num_key_value_heads\":2,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"swiglu_"

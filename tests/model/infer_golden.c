@@ -5,6 +5,8 @@
 #include "tests/model/infer_kit.h"
 
 #include "infer/model.h"
+#include "infer/model/shard.h"
+#include "infer/model/stage_split.h"
 
 #define LIMIT 2e-6
 #define FAST_LIMIT 2e-2
@@ -154,10 +156,10 @@ TEST(quantized_checkpoints_match)
 /* Families that differ from one above by settings and names. */
 TEST(kindred_families_match)
 {
-    static const char *const names[] = {"gemma",      "gemma-untied", "ministral", "ministral3",
-                                        "mistral3",   "qwen2_5_vl",   "olmo3",     "olmoe",
-                                        "exaone4",    "seed_oss",     "internlm3", "qwen3-base",
-                                        "distilbert", "electra",      "nomic_bert"};
+    static const char *const names[] = {
+        "gemma",      "gemma-untied", "ministral",  "ministral3",    "mistral3",  "qwen2_5_vl",
+        "olmo3",      "olmoe",        "exaone4",    "seed_oss",      "internlm3", "qwen3-base",
+        "distilbert", "electra",      "nomic_bert", "electra-small", "albert",    "albert-groups"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -384,7 +386,7 @@ static void check_adapter(const char *name)
     fm_provider p = ik_provider(&mem);
     fm_engine *e = ik_engine(1, 64);
     tk_ok(fm_model_load(&m, e, both, &p, name));
-    bool states = fm_model_arch(m)->headless;
+    bool states = fm_model_arch(m)->headless || fm_model_arch(m)->sw.encoder;
     size_t count = 0;
     int32_t *ids = ik_ref_get(&ids_of, "input_ids", NULL);
     float *want = ik_ref_get(&ref, states ? "hidden" : "logits", &count);
@@ -412,6 +414,50 @@ TEST(adapters_are_found_by_the_names_of_the_class)
     check_adapter("mistral3");
     check_adapter("qwen2_5_vl");
     check_adapter("qwen3-base");
+}
+
+/* Of layers that several others are, of an embedding and of what makes it as wide as the layers. */
+TEST(adapters_of_shared_layers_match)
+{
+    check_adapter("albert-groups");
+}
+
+/* Parameters of layers that share them are held once. */
+TEST(shared_layers_are_held_once)
+{
+    char *dir = golden("albert-groups", "");
+    fm_source *src = NULL;
+    fmi_stage_split split;
+    fm_arch local;
+    fm_param p, same;
+    tk_ok(fm_source_open(&src, dir));
+    fm_engine *e = ik_engine(1, 64);
+    fm_model *m = ik_model(e, src, "albert");
+    assert_int_equal(fm_model_arch(m)->layers, 10);
+    for (uint32_t l = 0; l < 10; l++) { /* repeats 0 to 2 are of the first group, 3 and 4 not */
+        uint32_t first = l % 2 + (l < 6 ? 0 : 6);
+        assert_int_equal(fm_arch_layer_shared(fm_model_arch(m), l), first);
+        assert_ptr_equal(m->layers[l].q.w, m->layers[first].q.w);
+        assert_ptr_equal(m->layers[l].mlp_post, m->layers[first].mlp_post);
+    }
+    assert_ptr_not_equal(m->layers[0].q.w, m->layers[1].q.w);
+    assert_ptr_not_equal(m->layers[0].q.w, m->layers[6].q.w);
+    for (uint32_t i = 0; fm_arch_param(fm_model_arch(m), i, &p); i++) {
+        assert_true(fm_arch_param_named(fm_model_arch(m), p.name, &same));
+        p.layer =
+            p.layer < 0 ? -1 : (int32_t)fm_arch_layer_shared(fm_model_arch(m), (uint32_t)p.layer);
+        assert_true(same.place == p.place && same.layer == p.layer);
+    }
+    assert_false(fm_arch_param_named(
+        fm_model_arch(m), "encoder.albert_layer_groups.2.albert_layers.0.ffn.weight", &same));
+    assert_false(fm_arch_param_named(
+        fm_model_arch(m), "encoder.albert_layer_groups.1.albert_layers.2.ffn.weight", &same));
+    tk_fails(fmi_shard_arch(&local, fm_model_arch(m), 2, "it"), FM_EUNSUPPORTED, "over ranks");
+    tk_fails(fmi_stage_split_of(&split, fm_model_arch(m), 2, "it"), FM_EUNSUPPORTED, "over stages");
+    fm_model_close(m);
+    fm_engine_free(e);
+    fm_source_close(src);
+    fm_free(dir);
 }
 
 /* Of modules that lie beside experts in one tensor. */
@@ -505,6 +551,8 @@ int main(void)
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
         cmocka_unit_test(adapters_of_stacked_experts_match),
+        cmocka_unit_test(adapters_of_shared_layers_match),
+        cmocka_unit_test(shared_layers_are_held_once),
         cmocka_unit_test(changing_frequencies_bound_the_text),
         cmocka_unit_test(texts_outgrow_the_original_length),
     };

@@ -417,6 +417,30 @@ TEST(numbers_of_an_activation_do_not_train)
     fm_source_close(t.src);
 }
 
+/* Layers that share parameters, and embeddings of another width, have no gradients here. */
+TEST(what_does_not_train_is_refused_by_name)
+{
+    static const struct {
+        const char *family, *needle;
+    } no[] = {{"albert", "albert: training of layers that share their parameters"},
+              {"electra-small", "electra: training of embeddings of another width"}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(no); i++) {
+        char *dir = golden("arch/", no[i].family);
+        fm_source *src = NULL;
+        fmt_net net;
+        tk_ok(fm_source_open(&src, dir));
+        fm_engine *e = ik_engine(1, 64);
+        fm_model *m = ik_model(e, src, no[i].family);
+        tk_fails(fmt_net_init(&net, fm_engine_backend(e), fm_model_arch(m), m), FM_EUNSUPPORTED,
+                 no[i].needle);
+        fmt_net_release(&net);
+        fm_model_close(m);
+        fm_engine_free(e);
+        fm_source_close(src);
+        fm_free(dir);
+    }
+}
+
 TEST(children_of_every_family_equal_those_trained_alone)
 {
     static const char *const families[] = {
@@ -437,6 +461,7 @@ int main(void)
         cmocka_unit_test(gradients_of_every_family_equal_hugging_faces),
         cmocka_unit_test(gradients_of_encoders_equal_hugging_faces),
         cmocka_unit_test(numbers_of_an_activation_do_not_train),
+        cmocka_unit_test(what_does_not_train_is_refused_by_name),
         cmocka_unit_test(children_of_every_family_equal_those_trained_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -412,6 +412,12 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
     if (arch->sw.sinks && !(be->attends & FM_ATTENDS_TRAIN_SINK))
         return fm_fail(FM_EUNSUPPORTED, "%s has sinks, which %s does not train; use the CPU",
                        arch->family, be->name);
+    if (arch->sw.embed_width || arch->sw.groups)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: training of %s is not supported: it runs, also with adapters",
+                       arch->family,
+                       arch->sw.groups ? "layers that share their parameters"
+                                       : "embeddings of another width than the layers");
     if (arch->sw.kv_rank)
         return fm_fail(FM_EUNSUPPORTED, "%s: training of latent attention is not supported",
                        arch->family);

@@ -43,13 +43,18 @@ static fmi_gain gain_embed(const fm_model *m, uint32_t l)
     return (fmi_gain){m->embed_norm, m->embed_norm_b};
 }
 
+static const fm_linear *pick_embed_map(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return &m->embed_map;
+}
+
 /* ==== embedding ==== */
 
 /* Looks rows of a table up: ids in the embedding, places in the positions. */
-static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
+static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y, size_t h)
 {
     fm_backend *be = p->e->be;
-    size_t h = p->g->hidden;
     for (uint32_t i = 0, j; i < p->all.n; i = j) {
         const fmi_part *first = &p->all.p[i];
         const fm_model *a = first->model;
@@ -65,11 +70,10 @@ static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y)
     }
 }
 
-/* Adds low-rank terms of the embedding, one after another; xn and o are still unused. */
-static void embed_terms(fmi_pass *p)
+/* Adds low-rank terms of the embedding to x, one after another; xn and other are still unused. */
+static void embed_terms(fmi_pass *p, float *x, float *other, uint32_t h)
 {
     fm_backend *be = p->e->be;
-    uint32_t h = p->g->hidden;
     for (uint32_t i = 0; i < p->all.n; i++) {
         const fmi_part *part = &p->all.p[i];
         const fm_linear *lin = &part->model->embed;
@@ -78,11 +82,11 @@ static void embed_terms(fmi_pass *p)
         for (uint32_t t = 0; t < lin->lora_count; t++) {
             const fm_lora_term *term = &lin->lora[t];
             const fm_product one = {
-                .y = p->o, .ldy = h, .w = term->b, .first = part->begin, .m = part->count};
+                .y = other, .ldy = h, .w = term->b, .first = part->begin, .m = part->count};
             be->embed(be, p->xn + at, h, term->a, p->ids + part->begin, NULL, part->count);
             be->products(be, p->xn, h, term->r, &one, 1);
-            be->scale(be, p->o + at, term->scale, n);
-            be->add(be, p->x + at, p->o + at, n);
+            be->scale(be, other + at, term->scale, n);
+            be->add(be, x + at, other + at, n);
         }
     }
 }
@@ -93,29 +97,32 @@ static fm_status embed(fmi_pass *p)
 {
     fm_backend *be = p->e->be;
     const fm_switches *sw = &p->g->sw;
-    uint32_t h = p->g->hidden;
+    uint32_t h = sw->embed_width ? sw->embed_width : p->g->hidden;
+    float *x = sw->embed_width ? p->o : p->x, *other = sw->embed_width ? p->x : p->o;
+    const fmi_out map = {pick_embed_map, {p->x, p->g->hidden}};
     fm_status rc = FM_OK;
     if (p->s->given)
-        rc = be->upload(be, p->x, p->s->given + (size_t)p->row0 * h,
-                        (size_t)p->m * h * sizeof(float));
+        rc = be->upload(be, x, p->s->given + (size_t)p->row0 * h, (size_t)p->m * h * sizeof(float));
     else
-        look_up(p, false, p->ids, p->x);
+        look_up(p, false, p->ids, x, h);
     if (!p->s->given)
-        embed_terms(p);
+        embed_terms(p, x, other, h);
     if (rc == FM_OK && !p->s->given)
-        rc = fmi_join_ranks(p, p->x);
+        rc = fmi_join_ranks(p, x);
     if (!p->s->given && sw->embed_scale != 1.0f)
-        be->scale(be, p->x, sw->embed_scale, (uint64_t)p->m * h);
+        be->scale(be, x, sw->embed_scale, (uint64_t)p->m * h);
     for (uint32_t i = 0; sw->types && i < p->all.n; i++) {
         const fmi_part *part = &p->all.p[i];
-        be->affine(be, p->x, h, h, NULL, part->model->types, part->begin, part->count, NULL);
+        be->affine(be, x, h, h, NULL, part->model->types, part->begin, part->count, NULL);
     }
     if (sw->positions) {
-        look_up(p, true, p->place, p->o);
-        be->add(be, p->x, p->o, (uint64_t)p->m * h);
+        look_up(p, true, p->place, other, h);
+        be->add(be, x, other, (uint64_t)p->m * h);
     }
     if (sw->embed_norm)
-        fmi_norm(p, p->all, sw->norm, gain_embed, 0, p->x, p->x, 1, h);
+        fmi_norm(p, p->all, sw->norm, gain_embed, 0, x, x, 1, h);
+    if (sw->embed_width)
+        FM_THEN(rc, fmi_linears(p, p->all, (fmi_matrix){x, h}, 0, &map, 1));
     return rc;
 }
 

@@ -87,17 +87,18 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
     size_t gated = s->attn_gate ? q : 0;
     size_t one = s->fused == FM_FUSED_QKV ? 0 : 1; /* 0: q, k, v are parts of fused */
     size_t from_latent = FM_MAX((size_t)s->kv_rank, (size_t)s->q_rank);
+    size_t embed = s->embed_width;
     const size_t all[FMI_ACTIVATIONS] = {
-        h,
-        h,
+        FM_MAX(h, embed),
+        FM_MAX(h, embed),
         q * one,
         kv * one,
         kv * one,
         FM_MAX(q, inner),
-        h,
+        FM_MAX(h, embed),
         FM_MAX(gate, s->expert_inter * chosen),
         FM_MAX(up, s->expert_inter * chosen),
-        FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), FM_MAX(from_latent, inner)),
+        FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), FM_MAX(from_latent, FM_MAX(inner, embed))),
         FM_MAX(FM_MAX(qkv, mixes), 2 * gated),
         s->order == FM_BLOCK_PARALLEL ? h : 0,
         h * chosen,

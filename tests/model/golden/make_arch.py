@@ -150,6 +150,10 @@ later = {
     short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 3.0, 4.0], short_mscale=1.2, long_mscale=1.3, original_max_position_embeddings=64)),
  "lfm2_moe": tf.Lfm2MoeConfig(**dict(few, num_hidden_layers=4), layer_types=["conv", "full_attention", "conv", "full_attention"], conv_L_cache=4, conv_bias=True,
     num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, num_dense_layers=1, routed_scaling_factor=1.5),
+ "albert": tf.AlbertConfig(**dict(base, hidden_size=16, num_hidden_layers=3), intermediate_size=24, embedding_size=8),
+ "albert-groups": tf.AlbertConfig(**dict(base, hidden_size=16, num_hidden_layers=5), intermediate_size=24, embedding_size=24, num_hidden_groups=2, inner_group_num=2,
+    hidden_act="gelu"),
+ "electra-small": tf.ElectraConfig(**dict(base, hidden_size=16), embedding_size=8, intermediate_size=24),
  "granitemoe": tf.GraniteMoeConfig(**sm, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
     logits_scaling=8.0, attention_bias=True, rope_parameters=rope(rope_type="default")),
  "granitemoeshared": tf.GraniteMoeSharedConfig(**few, num_local_experts=5, num_experts_per_tok=3, shared_intermediate_size=20, embedding_multiplier=6.0,
@@ -168,8 +172,8 @@ def mxfp4(m):
         p.data = convert_moe_packed_tensors(packed[n + "_blocks"], packed[n + "_scales"]).float()
     return packed
 def make(name, cfg):
-    if name in ("qwen3-base", "distilbert", "electra", "gemma3-both-ways"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
-    if name in ("roberta", "nomic_bert", "mpnet"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
+    if name in ("qwen3-base", "distilbert", "electra", "electra-small", "gemma3-both-ways"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
+    if name in ("roberta", "nomic_bert", "mpnet", "albert", "albert-groups"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
     auto = tf.AutoModelForImageTextToText if hasattr(cfg, "vision_config") else tf.AutoModelForCausalLM
     return auto.from_config(cfg, attn_implementation="eager")
 gen = torch.Generator().manual_seed(1)
@@ -178,7 +182,7 @@ for name, cfg in A.items():
     if only and name not in only: continue
     d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
     torch.manual_seed(0)
-    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "nomic_bert", "mpnet", "gemma3-both-ways")
+    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "electra-small", "nomic_bert", "mpnet", "gemma3-both-ways", "albert", "albert-groups")
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += (1.0 if n.endswith("sinks") else 0.12) * torch.randn(p.shape, generator=g)

@@ -11,13 +11,12 @@ SmolLM3 StableLm Starcoder2 Qwen2VLText Qwen2_5_VLText Olmo Cohere Cohere2 Glm G
 Helium HunYuanDenseV1 Arcee Nemotron Phi GPTJ GPTBigCode OPT Falcon VaultGemma Jais2 HyperCLOVAX
 Electra DistilBert NomicBert Glm4Moe MiniMaxM2 Ernie4_5_Moe Lfm2 GptOss Bloom Mpt MPNet NanoChat
 Phimoe DeepseekV3 Mamba Mamba2 Qwen3Next Qwen3_5Text Qwen3_5MoeText Bamba GraniteMoe
-GraniteMoeShared Lfm2Moe"""
+GraniteMoeShared Lfm2Moe Albert"""
 skip = ("transformers_version", "_name_or_path", "architectures", "dtype", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
         "use_cache", "id2label", "label2id", "return_dict", "output_hidden_states", "output_attentions", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder")
 out = {}
 for name in names.split():
     c = getattr(tf, name + "Config")() if hasattr(tf, name + "Config") else getattr(tf, name.replace("Text", "") + "Config").sub_configs["text_config"]()
-    if name == "Electra": c.embedding_size = c.hidden_size  # its own default is a projection, which is refused
     if name == "Glm4Moe": c.num_attention_heads = 32  # its own heads are of 42 elements, half of which are no pairs
     d = {k: v for k, v in json.loads(c.to_json_string(use_diff=False)).items() if k not in skip and "dropout" not in k and "pdrop" not in k}
     out[d["model_type"]] = d

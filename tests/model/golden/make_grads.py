@@ -84,7 +84,7 @@ def as_stored(grads, kind):
 
 for family in only or sorted(os.listdir(root)):
     if "fp8" in family or "fp4" in family: continue
-    if family.startswith("deepseek"): continue  # does not train
+    if family.startswith(("deepseek", "albert", "electra-small", "lfm2")): continue  # does not train
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert", "mpnet") or getattr(config, "use_bidirectional_attention", False):

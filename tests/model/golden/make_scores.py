@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tiny models of transformers' ...ForSequenceClassification with one output: objectives/score-*, for tests/model/infer_classify.c.
 
-usage: make_scores.py OUT_DIR        made with torch 2.15, transformers 5.23
+usage: make_scores.py OUT_DIR [NAME..]        made with torch 2.15, transformers 5.23
 OUT/<name>/config.json, model.safetensors (bfloat16), ref.safetensors: input_ids [B, T] i32, len [B] i32, logits [B, 1] f32."""
 import os, sys, torch
 from safetensors.torch import save_file
@@ -14,6 +14,7 @@ base = dict(vocab_size=V, hidden_size=H, num_hidden_layers=2, num_attention_head
 heads = {
     "score-qwen3": tf.Qwen3ForSequenceClassification(tf.Qwen3Config(**base, num_key_value_heads=1, head_dim=8)),
     "score-bert": tf.BertForSequenceClassification(tf.BertConfig(**base)),
+    "score-albert": tf.AlbertForSequenceClassification(tf.AlbertConfig(**base, embedding_size=8)),
     "score-xlm-roberta": tf.XLMRobertaForSequenceClassification(tf.XLMRobertaConfig(**base, type_vocab_size=1, problem_type="regression")),
 }
 gen = torch.Generator().manual_seed(3)
@@ -21,6 +22,7 @@ ids = torch.randint(3, V, (B, T), generator=gen)
 length = torch.randint(4, T + 1, (B,), generator=gen)
 mask = (torch.arange(T)[None] < length[:, None]).long()
 for name, m in heads.items():
+    if sys.argv[2:] and name not in sys.argv[2:]: continue
     m = m.float().eval()
     g = torch.Generator().manual_seed(5)
     for p in m.parameters(): p.data = (p.data + 0.12 * torch.randn(p.shape, generator=g)).bfloat16().float()
