@@ -104,13 +104,13 @@ typedef struct fm_scaling {
  * (sigmoid, bias or groups) the share rounded, plus the bias. groups: experts stand in that many
  * groups of equal size, one after another; only the groups_kept groups with the largest sums of
  * their two largest values (groups_best: with the largest value) are chosen from, of equal ones the
- * lower. The weights of row i are the
- * shares of its experts, or (renormalise) these over the sum of the chosen ones, which is at least
- * `least`, or to which (sigmoid) `more` is added; then times scale. They are computed in double, ascending, rounded at the end. jitter (PhiMoE's
- * sparse mixer, which knows none of the above and chooses 2): the first expert has the largest score
- * s, and its weight is its share among the experts e with (s - score[e]) / max(|score[e]|, s) <= 2
- * jitter; the second likewise among the others. Choice
- * number i * chosen + j is row i's j-th expert, experts ascending. */
+ * lower. The weights of row i are the shares of its experts, or (renormalise) these over the sum
+ * of the chosen ones, which is at least `least`, or to which (sigmoid) `more` is added; then times
+ * scale. They are computed in double, ascending, rounded at the end. jitter (PhiMoE's sparse
+ * mixer, which knows none of the above and chooses 2): the first expert has the largest score s,
+ * and its weight is its share among the experts e with (s - score[e]) / max(|score[e]|, s) <= 2
+ * jitter; the second likewise among the others. Choice number i * chosen + j is row i's j-th
+ * expert, experts ascending. */
 typedef struct fm_route {
     const float *score; /* [m, experts], ld apart */
     size_t ld;
@@ -431,8 +431,8 @@ struct fm_backend {
     void (*scale_rows)(fm_backend *be, float *y, size_t ldy, const float *x, size_t ldx,
                        const float *w, uint32_t m, uint32_t n);
     /* Gradient of route. Of r score, expert, slot, the sizes and what makes the weights are read:
-     * renormalise, sigmoid, least, scale, jitter. dscore [m, experts] is set to the gradient of the scores
-     * through the weights; dweight [m * chosen] is the gradient of the weights, in the order of
+     * renormalise, sigmoid, least, more, scale, jitter. dscore [m, experts] is set to the gradient
+     * of the scores through the weights; dweight [m * chosen] is the gradient of the weights, in the order of
      * list. In double, rounded at the end; the choice itself has no gradient. */
     void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
     /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be
@@ -472,6 +472,8 @@ struct fm_backend {
     void (*convolve)(fm_backend *be, const fm_convolve *c);
     void (*scan)(fm_backend *be, const fm_scan *s);
     void (*delta)(fm_backend *be, const fm_delta *d);
+    /* Their gradients: training of such a model is refused where its operation is missing. */
+    void (*convolve_grad)(fm_backend *be, const fm_convolve_grad *g);
     /* Training: this and linears_dx give the bits of the calls that they stand for, with fewer
      * bytes moved. products(list), then terms(term), whose x and y are rows of the products' x and
      * y. made not NULL: swiglu(made) comes first, but x need not hold its result afterwards. */
@@ -521,8 +523,8 @@ struct fm_backend {
 };
 
 /* Every slot that a caller needs, once: what must be there to run a model, what training needs too,
- * what training uses where it is there, and what recurrent models need. A backend builds its table from these lists, so a slot
- * without a function fails to link. */
+ * what training uses where it is there, and what recurrent models need to run and to train. A
+ * backend builds its table from these lists, so a slot without a function fails to link. */
 /* clang-format off */
 #define FM_BACKEND_FORWARD(X)                                                                      \
     X(alloc) X(free) X(upload) X(download) X(sync) X(weight_new) X(weight_free) X(weight_bytes)    \
@@ -534,12 +536,13 @@ struct fm_backend {
     X(weight_update) X(gemm) X(linear_dx) X(bias_grad) X(embed_grad) X(rmsnorm_grad)               \
     X(swiglu_grad) X(cross_entropy) X(sum_squares) X(block_squares) X(adamw) X(self_attention)     \
     X(self_attention_grad) X(terms) X(terms_grad) X(linear_dw) X(layernorm_grad) X(act_grad)       \
-    X(xielu_grad) X(softcap_grad) X(scale_grad) X(dropout) X(row_dots) X(scale_rows) X(route_grad)               \
+    X(xielu_grad) X(softcap_grad) X(scale_grad) X(dropout) X(row_dots) X(scale_rows) X(route_grad) \
     X(sigmoid_grad) X(distill)
 #define FM_BACKEND_TRAINING_MAY(X)                                                                 \
     X(weight_floats) X(weight_for_dx) X(keep_stored) X(products_terms) X(linears_dx)
 /* clang-format on */
 #define FM_BACKEND_RECURRENT(X) X(convolve) X(scan) X(delta)
+#define FM_BACKEND_RECURRENT_TRAINING(X) X(convolve_grad)
 /* Declares a function that fits the slot. */
 #define FM_BACKEND_FN(slot, name) __typeof__(*((fm_backend *)0)->slot) name
 
@@ -550,6 +553,7 @@ static inline void fm_backend_drop_training(fm_backend *be)
 #define FM_DROP(slot) be->slot = NULL;
     FM_BACKEND_TRAINING(FM_DROP)
     FM_BACKEND_TRAINING_MAY(FM_DROP)
+    FM_BACKEND_RECURRENT_TRAINING(FM_DROP)
 #undef FM_DROP
 }
 

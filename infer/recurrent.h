@@ -1,5 +1,5 @@
-/* recurrent.h - the arguments of operations that go along sequences with a state (backend.h). Kernels
- * include it, so it has types alone. */
+/* recurrent.h - the arguments of operations that go along sequences with a state (backend.h).
+ * Kernels include it, so it has types alone. */
 #ifndef FM_INFER_RECURRENT_H
 #define FM_INFER_RECURRENT_H
 
@@ -35,6 +35,20 @@ typedef struct fm_convolve {
     uint32_t channels, kernel;
     bool silu;
 } fm_convolve;
+
+/* The gradient of a convolution of sequences that all begin in the list: c.rows.from has no pages.
+ * Everything of c but y and the pages is read. With z what silu takes and s what `after`
+ * multiplies: dz = dy * after * silu'(z). Set are dafter = dy * s, dx = du * before and dbefore =
+ * du * x, where du = sum over the rows from u's own on, ascending, of dz * the weight that u has
+ * there. dweight += sum over the list, ascending, of dz * u, dbias += sum of dz (NULL: frozen). */
+typedef struct fm_convolve_grad {
+    fm_convolve c;
+    const float *dy;
+    size_t lddy;
+    float *dx, *dbefore, *dafter; /* lddx apart, not among the inputs; NULL where c has NULL */
+    size_t lddx;
+    float *dweight, *dbias;
+} fm_convolve_grad;
 
 #define FM_MAX_STATE 512u /* rows of a state: fm_scan.n, fm_delta.dk */
 

@@ -123,6 +123,7 @@ void fmi_settle_terms(fm_backend *be, const float *x, size_t ldx, uint32_t k, co
     FM_BACKEND_FORWARD(X)                                                                          \
     FM_BACKEND_TRAINING(X)                                                                         \
     FM_BACKEND_RECURRENT(X)                                                                        \
+    FM_BACKEND_RECURRENT_TRAINING(X)                                                               \
     X(weight_image) X(weight_map) X(weight_floats) X(weight_for_dx) X(keep_stored)
 #define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_exact_##op);
 FMI_EXACT_OPS(FMI_DECLARE)

@@ -250,6 +250,17 @@ static void states_args(apart *a, fm_state_rows *r, const char *op)
     TO(r->to);
 }
 
+static void convolve_args(apart *a, fm_convolve *c, const char *op)
+{
+    states_args(a, &c->rows, op);
+    TO(c->y);
+    TO(c->x);
+    TO(c->before);
+    TO(c->after);
+    TO(c->weight);
+    TO(c->bias);
+}
+
 static void run_convolve(fm_backend *in, const void *v)
 {
     in->convolve(in, v);
@@ -260,14 +271,28 @@ static void op_convolve(fm_backend *be, const fm_convolve *ask)
     static const char op[] = "=convolve";
     apart *a = apart_of(be);
     fm_convolve t = *ask;
-    states_args(a, &t.rows, op);
-    TO(t.y);
-    TO(t.x);
-    TO(t.before);
-    TO(t.after);
-    TO(t.weight);
-    TO(t.bias);
+    convolve_args(a, &t, op);
     apart_push(a, run_convolve, op, &t, sizeof(t));
+}
+
+static void run_convolve_grad(fm_backend *in, const void *v)
+{
+    in->convolve_grad(in, v);
+}
+
+static void op_convolve_grad(fm_backend *be, const fm_convolve_grad *ask)
+{
+    static const char op[] = "=convolve_grad";
+    apart *a = apart_of(be);
+    fm_convolve_grad t = *ask;
+    convolve_args(a, &t.c, op);
+    TO(t.dy);
+    TO(t.dx);
+    TO(t.dbefore);
+    TO(t.dafter);
+    TO(t.dweight);
+    TO(t.dbias);
+    apart_push(a, run_convolve_grad, op, &t, sizeof(t));
 }
 
 static void run_scan(fm_backend *in, const void *v)
@@ -446,7 +471,7 @@ TERMS(terms_grad)
 #define LISTED(X)                                                                                  \
     X(products, ) X(lora, ) X(scalings, ) X(route, ) X(route_grad, ) X(attention, ) X(kv_copy, )   \
     X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )          \
-    X(convolve, ) X(scan, ) X(delta, )
+    X(convolve, ) X(convolve_grad, ) X(scan, ) X(delta, )
 /* clang-format on */
 
 /* ==== sampling, by the host's sampler ==== */

@@ -323,6 +323,79 @@ static void attention_setup(fd *f)
     f->gradient = attention_gradient;
 }
 
+/* ---- convolve: channels, kernel, with gates, bias and silu. Two sequences ---- */
+
+#define RECUR_ROWS 17u
+
+static fm_state_rows two_sequences(void)
+{
+    static int32_t row[RECUR_ROWS], from[RECUR_ROWS], to[RECUR_ROWS];
+
+    for (uint32_t i = 0; i < RECUR_ROWS; i++) {
+        row[i] = (int32_t)i;
+        from[i] = i == 0 || i == 6 ? FM_STATE_NONE : FM_STATE_ON;
+        to[i] = FM_STATE_NONE;
+    }
+    return (fm_state_rows){.row = row, .from = from, .to = to, .m = RECUR_ROWS};
+}
+
+static fm_convolve convolve_of(fd *f)
+{
+    const uint32_t *d = f->dim;
+
+    return (fm_convolve){.rows = two_sequences(),
+                         .y = f->out,
+                         .ldy = d[0],
+                         .x = f->in[0],
+                         .before = d[2] ? f->in[2] : NULL,
+                         .after = d[2] ? f->in[3] : NULL,
+                         .ldx = d[0],
+                         .weight = f->in[1],
+                         .bias = d[2] ? f->in[4] : NULL,
+                         .channels = d[0],
+                         .kernel = d[1],
+                         .silu = d[2]};
+}
+
+static void convolve_run(fd *f)
+{
+    fm_convolve c = convolve_of(f);
+
+    f->ref->convolve(f->ref, &c);
+}
+
+static void convolve_gradient(fd *f)
+{
+    bool all = f->dim[2];
+    fm_convolve_grad g = {.c = convolve_of(f),
+                          .dy = f->dout,
+                          .lddy = f->dim[0],
+                          .dx = f->grad[0],
+                          .dbefore = all ? f->grad[2] : NULL,
+                          .dafter = all ? f->grad[3] : NULL,
+                          .lddx = f->dim[0],
+                          .dweight = f->grad[1],
+                          .dbias = all ? f->grad[4] : NULL};
+
+    f->be->convolve_grad(f->be, &g);
+}
+
+static void convolve_setup(fd *f)
+{
+    size_t n = (size_t)RECUR_ROWS * f->dim[0];
+
+    fd_in(f, n, 1.0);
+    fd_in(f, (size_t)f->dim[0] * f->dim[1], 1.0);
+    if (f->dim[2]) {
+        fd_in(f, n, 1.0);
+        fd_in(f, n, 1.0);
+        fd_in(f, f->dim[0], 1.0);
+    }
+    fd_out(f, n);
+    f->forward = convolve_run;
+    f->gradient = convolve_gradient;
+}
+
 /* The same with a bias by distance; the window of an encoder reaches to both sides. */
 static float near_bias[4][128];
 
@@ -572,6 +645,16 @@ TEST(attention_has_the_right_slopes)
     }
 }
 
+TEST(recurrences_have_the_right_slopes)
+{
+    static const uint32_t plain[] = {5, 4, 0}, gated[] = {19, 3, 1}, single[] = {3, 1, 1};
+
+    kk_cpu_only();
+    fd_check("convolve", convolve_setup, plain);
+    fd_check("convolve with gates, bias and silu", convolve_setup, gated);
+    fd_check("convolve with one weight", convolve_setup, single);
+}
+
 TEST(losses_have_the_right_slopes)
 {
     static const uint32_t loss[] = {9, 55};
@@ -585,6 +668,7 @@ int main(void)
         cmocka_unit_test(products_have_the_right_slopes),
         cmocka_unit_test(elements_have_the_right_slopes),
         cmocka_unit_test(attention_has_the_right_slopes),
+        cmocka_unit_test(recurrences_have_the_right_slopes),
         cmocka_unit_test(losses_have_the_right_slopes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,6 +46,43 @@ static void case_convolve(kk *k, const uint32_t *dim)
     k->be->convolve(k->be, &c);
 }
 
+/* Rows of four sequences that all begin in the list, one of them a single row. */
+static fm_state_rows whole_rows(kk *k)
+{
+    int32_t *row = kk_shuffled(k, ROWS), *from = kk_alloc(k, ROWS * sizeof *from);
+    int32_t *to = kk_alloc(k, ROWS * sizeof *to);
+
+    for (uint32_t i = 0; i < ROWS; i++) {
+        from[i] = i == 0 || i == 9 || i == 11 || i == 22 ? FM_STATE_NONE : FM_STATE_ON;
+        to[i] = FM_STATE_NONE;
+    }
+    return (fm_state_rows){.row = row, .from = from, .to = to, .m = ROWS};
+}
+
+/* dim as in case_convolve */
+static void case_convolve_grad(kk *k, const uint32_t *dim)
+{
+    uint32_t n = dim[0], ld = n + dim[2];
+    size_t all = dim[3] ? (size_t)ROWS * ld : 0;
+    fm_convolve_grad g = {
+        .c = {.rows = whole_rows(k), .ldx = ld, .channels = n, .kernel = dim[1], .silu = dim[3]},
+        .lddy = ld,
+        .lddx = ld};
+
+    g.c.x = kk_in(k, (size_t)ROWS * ld, 2.0);
+    g.c.before = all ? kk_in(k, all, 1.5) : NULL;
+    g.c.after = all ? kk_in(k, all, 1.5) : NULL;
+    g.c.weight = kk_in(k, (size_t)n * dim[1], 1.0);
+    g.c.bias = all ? kk_in(k, n, 1.0) : NULL;
+    g.dy = kk_in(k, (size_t)ROWS * ld, 1.0);
+    g.dx = kk_out(k, (size_t)ROWS * ld, 1.0);
+    g.dbefore = all ? kk_out(k, all, 1.0) : NULL;
+    g.dafter = all ? kk_out(k, all, 1.0) : NULL;
+    g.dweight = kk_out(k, (size_t)n * dim[1], 1.0);
+    g.dbias = all ? kk_out(k, n, 1.0) : NULL;
+    k->be->convolve_grad(k->be, &g);
+}
+
 /* dim: heads, hd, groups, n, by channel */
 static void case_scan(kk *k, const uint32_t *dim)
 {
@@ -120,6 +157,7 @@ TEST(convolutions_equal_the_oracle)
         for (uint32_t all = 0; all < 2; all++) {
             const uint32_t d[] = {dims[i][0], dims[i][1], dims[i][2], all};
             kk_check("convolve", case_convolve, d, TOL);
+            kk_check("convolve_grad", case_convolve_grad, d, TOL_SUM);
         }
 }
 

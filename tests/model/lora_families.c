@@ -139,7 +139,7 @@ TEST(a_lora_runs_as_it_trained)
         "nemotron",      "olmo",          "olmo2",      "olmo3",         "olmoe",
         "opt",           "phi",           "phi3",       "phimoe",        "qwen2-mixed",
         "qwen2_5_vl",    "qwen2_moe",     "qwen3_moe",  "seed_oss",      "smollm3",
-        "stablelm",      "starcoder2",    "vaultgemma"};
+        "stablelm",      "starcoder2",    "vaultgemma", "lfm2",          "lfm2_moe"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check_lora(names[i]);
 }
@@ -182,7 +182,8 @@ TEST(a_lora_of_an_encoder_runs_as_it_trained)
 
 TEST(families_without_gradients_are_refused_by_name)
 {
-    static const char *const names[] = {"deepseek_v2", "deepseek_v2-lite", "deepseek_v3", "lfm2"};
+    static const char *const names[] = {"deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
+                                        "qwen3_next", "bamba"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, names[i]);
         const int32_t ids[4] = {5, 6, 7, 8};

@@ -79,24 +79,36 @@ static double worst_of(const fm_train_result *g, const fm_json *want, const char
     return worst;
 }
 
-/* A device without biases by distance refuses these families (tests/model/infer_golden.c). */
-static bool lacks_near(const char *family)
+static bool among(const char *family, const char *const *list, size_t n)
+{
+    bool found = false;
+    for (size_t i = 0; i < n; i++)
+        found = found || strcmp(list[i], family) == 0;
+    return found;
+}
+
+static const char *const recurrent[] = {"lfm2", "lfm2-plain", "lfm2_moe"};
+
+/* A device without biases by distance, or without gradients of recurrences, refuses these families
+ * (tests/model/infer_golden.c). */
+static bool lacks(const char *family)
 {
     static const char *const near[] = {"bloom", "mpt", "mpnet", "gemma3-both-ways"};
-    bool found = false;
-    for (size_t i = 0; i < FM_ARRAY_LEN(near); i++)
-        found = found || strcmp(near[i], family) == 0;
-    if (!found)
+    bool biased = among(family, near, FM_ARRAY_LEN(near));
+    bool recurs = among(family, recurrent, FM_ARRAY_LEN(recurrent));
+    if (!biased && !recurs)
         return false;
     fm_engine *e = ik_engine(1, 64);
-    bool lacks = !(fm_engine_backend(e)->attends & FM_ATTENDS_TRAIN_BIAS);
+    const fm_backend *be = fm_engine_backend(e);
+    bool missing =
+        biased ? !(be->attends & FM_ATTENDS_TRAIN_BIAS) : !be->convolve || !be->convolve_grad;
     fm_engine_free(e);
-    return lacks;
+    return missing;
 }
 
 static void check_family(const char *family, const fm_json *ref)
 {
-    if (lacks_near(family))
+    if (lacks(family))
         return;
     char *dir = golden("arch/", family);
     char *file = fm_asprintf("%s/ref.safetensors", dir);
@@ -206,7 +218,10 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "apertus",
                                            "phimoe",
                                            "granitemoe",
-                                           "granitemoeshared"};
+                                           "granitemoeshared",
+                                           "lfm2",
+                                           "lfm2-plain",
+                                           "lfm2_moe"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 6, fm_json_count(all)); /* and the encoders below */
@@ -271,7 +286,7 @@ static void encoder_pass(fmt_lane *lane, const int32_t *ids, size_t n, double *l
 
 static void check_encoder(const char *family)
 {
-    if (lacks_near(family))
+    if (lacks(family))
         return;
     char *dir = golden("arch/", family), *file = fm_asprintf("%s/ref.safetensors", dir);
     fm_json *all = open_sketches();
@@ -372,7 +387,7 @@ static void same_bits(const fm_train_result *a, const fm_train_result *b)
  * recomputation. */
 static void check_bits(const char *family)
 {
-    if (lacks_near(family))
+    if (lacks(family))
         return;
     tiny t;
     fm_train_result together[3];
@@ -397,6 +412,65 @@ static void check_bits(const char *family)
     for (int k = 0; k < 3; k++)
         fm_train_result_release(&together[k]);
     fm_source_close(t.src);
+}
+
+/* ---- sequences of one batch ---- */
+static void gradients_of(fm_engine *e, const tiny *t, const int32_t *ids, const int32_t *labels,
+                         uint32_t seqs, double *loss, fm_train_result *g)
+{
+    tk_ok(fm_train_gradients(e, fm_source_tree(t->src), &t->p, ids, labels, seqs, TOKENS, loss, g));
+}
+
+static uint32_t targets_of(const int32_t *labels)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 1; i < TOKENS; i++)
+        n += labels[i] >= 0;
+    return n;
+}
+
+/* The gradient of two sequences is the mean of theirs, by their targets. */
+static void check_apart(const char *family)
+{
+    if (lacks(family))
+        return;
+    tiny t;
+    fm_train_result both, one[2];
+    double loss[3], all = 0.0;
+    uint32_t n[2];
+
+    tiny_open(&t, family);
+    fm_engine *e = ik_engine(2, 64);
+    gradients_of(e, &t, t.ids, t.labels, 2, &loss[2], &both);
+    for (uint32_t k = 0; k < 2; k++) {
+        n[k] = targets_of(t.labels + k * TOKENS);
+        gradients_of(e, &t, t.ids + k * TOKENS, t.labels + k * TOKENS, 1, &loss[k], &one[k]);
+        all += loss[k] * n[k];
+    }
+    tk_assert_le(fabs(all / (n[0] + n[1]) - loss[2]), 1e-6, family);
+    for (size_t i = 0; i < both.count; i++) {
+        size_t floats = (size_t)both.tensors[i].bytes / sizeof(float);
+        const float *x = (const float *)(const void *)one[0].tensors[i].data,
+                    *y = (const float *)(const void *)one[1].tensors[i].data;
+        float *want = fm_calloc(floats, sizeof(float));
+        assert_non_null(want);
+        for (size_t k = 0; k < floats; k++)
+            want[k] = (x[k] * (float)n[0] + y[k] * (float)n[1]) / (float)(n[0] + n[1]);
+        tk_assert_le(tk_rel_norm((const float *)(const void *)both.tensors[i].data, want, floats),
+                     1e-4, both.tensors[i].name);
+        fm_free(want);
+    }
+    fm_train_result_release(&both);
+    fm_train_result_release(&one[0]);
+    fm_train_result_release(&one[1]);
+    fm_engine_free(e);
+    fm_source_close(t.src);
+}
+
+TEST(sequences_of_a_batch_do_not_go_on_from_each_other)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(recurrent); i++)
+        check_apart(recurrent[i]);
 }
 
 /* What has no gradient here is refused by name where it would have to train. */
@@ -444,11 +518,11 @@ TEST(what_does_not_train_is_refused_by_name)
 TEST(children_of_every_family_equal_those_trained_alone)
 {
     static const char *const families[] = {
-        "gemma2",    "gpt_neox",  "granite", "olmo2",        "phi3",
-        "qwen2_moe", "qwen3_moe", "smollm3", "stablelm",     "mistral3",
-        "olmoe",     "exaone4",   "cohere",  "glm4",         "hunyuan_v1_dense",
-        "nemotron",  "phi",       "gptj",    "opt",          "falcon-groups",
-        "falcon",    "glm4_moe",  "bloom",   "ernie4_5_moe", "nanochat"};
+        "gemma2",    "gpt_neox",      "granite",          "olmo2",    "phi3",  "qwen2_moe",
+        "qwen3_moe", "smollm3",       "stablelm",         "mistral3", "olmoe", "exaone4",
+        "cohere",    "glm4",          "hunyuan_v1_dense", "nemotron", "phi",   "gptj",
+        "opt",       "falcon-groups", "falcon",           "glm4_moe", "bloom", "ernie4_5_moe",
+        "nanochat",  "lfm2"};
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)
@@ -460,6 +534,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_of_every_family_equal_hugging_faces),
         cmocka_unit_test(gradients_of_encoders_equal_hugging_faces),
+        cmocka_unit_test(sequences_of_a_batch_do_not_go_on_from_each_other),
         cmocka_unit_test(numbers_of_an_activation_do_not_train),
         cmocka_unit_test(what_does_not_train_is_refused_by_name),
         cmocka_unit_test(children_of_every_family_equal_those_trained_alone),

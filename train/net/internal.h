@@ -75,6 +75,8 @@ enum {
     FMT_S_UP,
     FMT_S_DOWN,
     FMT_S_SWITCH,
+    FMT_REC_IN, /* of a recurrent block, as fm_recurrent */
+    FMT_REC_OUT,
     FMT_EXPERTS
 };
 enum {
@@ -84,7 +86,8 @@ enum {
     FMT_MLP_POST,
     FMT_Q_NORM,
     FMT_K_NORM,
-    FMT_SINKS, /* no norm: a vector that trains as a gain does */
+    FMT_SINKS, /* no norm: a vector that trains as a gain does, like what follows */
+    FMT_CONV,  /* gain: [channels, kernel], bias: [channels] */
     FMT_NORMS
 };
 /* Modules of no layer (layer = FMT_OUTSIDE). */

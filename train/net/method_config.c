@@ -226,7 +226,7 @@ static fm_status exclude(fm_json *o, const fm_train_config *c)
 /* "model.layers." -> "layers": the name before a layer's number, where experts are numbered too. */
 static fm_status layers_of(fm_json *o, fmt_net *net, const fm_train_config *c)
 {
-    const char *module = fmt_net_at(net, 0, FMT_Q)->module;
+    const char *module = fmt_net_linear(net, 0)->module;
     const char *number_at = strstr(module, ".0.");
     fm_status rc = fm_json_set(o, "layers_to_transform", layer_list(c->layers, net->arch.layers));
 

@@ -146,7 +146,7 @@ static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, ui
     bool zero = ends_with(p->name, ".bias") || fm_norm_adds_one(net->arch.sw.norm);
     uint64_t stream = 0;
 
-    if (p->shape.rank != 2)
+    if (p->shape.rank < 2)
         return begin_constant(ps, index, zero ? 0.0f : 1.0f);
     float *host = fm_malloc((size_t)p->n * sizeof(float));
     fm_status rc = host ? fmt_stream(&stream, "init", p->name) : FM_ENOMEM;

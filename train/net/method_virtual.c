@@ -60,6 +60,11 @@ fm_status fmt_virtual_declare(fmt_net *net, fmt_params *ps, fmt_virtual kind, ui
         return fm_fail(FM_EUNSUPPORTED,
                        "virtual tokens (prefix or prompt tuning) before an encoder's text are not "
                        "supported");
+    if (fm_arch_recurs(a))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "virtual tokens (prefix or prompt tuning) before the recurrent layers of %s "
+                       "are not supported",
+                       a->family);
     if (tokens < 1 || tokens >= a->max_positions)
         return fm_fail(FM_EINVAL, "virtual_tokens: %u leave no room in the model's %u positions",
                        tokens, a->max_positions);

@@ -68,6 +68,12 @@ static const part parts[] = {
     {FM_P_S_UP, PART_WEIGHT, FMT_S_UP},
     {FM_P_S_DOWN, PART_WEIGHT, FMT_S_DOWN},
     {FM_P_S_SWITCH, PART_WEIGHT, FMT_S_SWITCH},
+    {FM_P_REC_IN, PART_WEIGHT, FMT_REC_IN},
+    {FM_P_REC_IN_B, PART_BIAS, FMT_REC_IN},
+    {FM_P_REC_OUT, PART_WEIGHT, FMT_REC_OUT},
+    {FM_P_REC_OUT_B, PART_BIAS, FMT_REC_OUT},
+    {FM_P_CONV, PART_GAIN, FMT_CONV},
+    {FM_P_CONV_B, PART_NORM_BIAS, FMT_CONV},
 };
 
 static const part *part_of(fm_place place)
@@ -135,7 +141,11 @@ static void declare_part(fmt_net *net, const fm_param *p)
     }
     fmt_norm *n = fmt_net_norm_at(net, p->layer, at->which);
     module_name(n->module, p->name);
-    n->n = (uint32_t)p->shape.dim[0];
+    if (at->kind == PART_GAIN) {
+        n->n = 1;
+        for (uint32_t i = 0; i < p->shape.rank; i++)
+            n->n *= (uint32_t)p->shape.dim[i];
+    }
     n->has_bias = n->has_bias || at->kind == PART_NORM_BIAS;
 }
 
@@ -237,6 +247,15 @@ static fm_status take_experts(const fmt_net *net, fmt_block *b, const fm_experts
     return FM_OK;
 }
 
+static fm_status take_recurrent(const fmt_net *net, fmt_block *b, const fm_recurrent *x)
+{
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_IN], &x->in));
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_OUT], &x->out));
+    b->norm[FMT_CONV].gain = x->conv;
+    b->norm[FMT_CONV].bias = x->conv_b;
+    return FM_OK;
+}
+
 static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *from)
 {
     const fm_linear *const lin[] = {&from->q,    &from->k,  &from->v,   &from->o,
@@ -247,6 +266,8 @@ static fm_status take_block(const fmt_net *net, fmt_block *b, const fm_layer *fr
         rc = take_linear(net->be, &b->lin[i], lin[i]);
     if (rc == FM_OK && from->experts)
         rc = take_experts(net, b, from->experts);
+    if (rc == FM_OK && from->rec)
+        rc = take_recurrent(net, b, from->rec);
     b->xielu = from->xielu;
     b->norm[FMT_ATTN_NORM].gain = from->attn_norm;
     b->norm[FMT_ATTN_NORM].bias = from->attn_norm_b;
@@ -396,6 +417,11 @@ static fm_status check_device(const fm_backend *be, const fm_arch *a)
         return fm_fail(FM_EUNSUPPORTED,
                        "the %s backend cannot train %s: its attention has no %s; use the CPU",
                        be->name, a->family, lacks);
+    if (fm_arch_recurs(a) && !be->convolve_grad)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "the %s backend cannot train %s: it has no gradient of short convolutions; "
+                       "use the CPU",
+                       be->name, a->family);
     return FM_OK;
 }
 
@@ -403,7 +429,7 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                               const fm_model *model, uint32_t begin, uint32_t end)
 {
     memset(net, 0, sizeof(*net));
-    if (fm_arch_recurs(arch))
+    if (arch->sw.rec.kind > FM_RECURS_CONV)
         return fm_fail(
             FM_EUNSUPPORTED,
             "%s has recurrent layers, whose gradients are not computed yet: it runs, and "

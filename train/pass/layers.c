@@ -164,6 +164,30 @@ static void input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which
         p->be->add(p->be, p->dx, p->dh, (uint64_t)ps.rows * h);
 }
 
+/* ---- the first branch: attention, or a recurrent block ---- */
+static bool recurs(const fmt_pass *p, uint32_t layer)
+{
+    return fm_layer_recurs(&p->arch.sw, layer);
+}
+
+static fm_status mixer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x, float *y)
+{
+    return recurs(p, layer) ? fmt_recurrent_forward(p, ps, layer, x, y)
+                            : fmt_attention_forward(p, ps, layer, x, y);
+}
+
+static fm_status mixer_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
+{
+    return recurs(p, layer) ? fmt_recurrent_backward(p, ps, layer, dy)
+                            : fmt_attention_backward(p, ps, layer, dy);
+}
+
+static bool mixer_input_trains(fmt_pass *p, fmt_parts ps, uint32_t layer)
+{
+    return recurs(p, layer) ? fmt_recurrent_input_trains(ps, layer)
+                            : fmt_attention_input_trains(ps, layer);
+}
+
 /* ---- the feed-forward branch: dense, or of experts ---- */
 static bool is_sparse(const fmt_pass *p, uint32_t layer)
 {
@@ -202,16 +226,17 @@ static fm_status mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     return FM_OK;
 }
 
-static fm_status attention_input_grad(fmt_pass *p, uint32_t layer)
+static fm_status mixer_input_grad(fmt_pass *p, uint32_t layer)
 {
     fmt_slot *s = fmt_slot_of(p, layer);
     fmt_parts ps = fmt_parts_from(p, layer);
-    const float *in = fmt_attention_input_trains(ps, layer)
+    const float *in = mixer_input_trains(p, ps, layer)
                           ? input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, NULL)
                           : p->h;
 
     ps = fmt_parts_below(p, layer);
-    FM_TRY(fmt_attention_input_grad(p, ps, layer, p->dh, in));
+    FM_TRY(recurs(p, layer) ? fmt_recurrent_input_grad(p, ps, layer, p->dh, in)
+                            : fmt_attention_input_grad(p, ps, layer, p->dh, in));
     input_grad(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
     return FM_OK;
 }
@@ -223,7 +248,7 @@ static fm_status parallel_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, flo
     fmt_slot *s = fmt_slot_of(p, layer);
     uint32_t h = p->arch.hidden;
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
-    FM_TRY(fmt_attention_forward(p, ps, layer, x, s->xmid));
+    FM_TRY(mixer_forward(p, ps, layer, x, s->xmid));
 
     FM_TRY(mlp_forward(p, ps, layer, input_of(p, ps, layer, mlp_norm(p), s->xin, s->rstd2),
                        p->branch));
@@ -241,7 +266,7 @@ static fm_status layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_forward(p, ps, layer, out);
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
-    FM_TRY(fmt_attention_forward(p, ps, layer, x, post ? s->araw : s->xmid));
+    FM_TRY(mixer_forward(p, ps, layer, x, post ? s->araw : s->xmid));
     join(p, ps, layer, FMT_ATTN_POST, s->xmid, s->xin, s->araw, s->arstd);
     x = input_of(p, ps, layer, FMT_MLP_NORM, s->xmid, s->rstd2);
     FM_TRY(mlp_forward(p, ps, layer, x, post ? s->mraw : out));
@@ -267,10 +292,10 @@ static fm_status parallel_backward(fmt_pass *p, uint32_t layer)
     const float *d = split(p, ps, layer, FMT_MLP_POST, NULL, NULL);
     fm_status rc = mlp_backward(p, ps, layer, d);
 
-    FM_THEN(rc, fmt_attention_backward(p, ps, layer, d));
+    FM_THEN(rc, mixer_backward(p, ps, layer, d));
     if (rc == FM_OK) /* dx changes only now: d may be dx */
         rc = mlp_input_grad(p, ps, layer, s->xin, s->rstd2);
-    return rc == FM_OK ? attention_input_grad(p, layer) : rc;
+    return rc == FM_OK ? mixer_input_grad(p, layer) : rc;
 }
 
 /* Turns dx from the gradient behind the layer into the gradient before it. */
@@ -285,8 +310,8 @@ static fm_status layer_backward(fmt_pass *p, uint32_t layer)
     FM_TRY(mlp_backward(p, ps, layer, d));
     FM_TRY(mlp_input_grad(p, ps, layer, s->xmid, s->rstd2));
     d = split(p, ps, layer, FMT_ATTN_POST, s->araw, s->arstd);
-    FM_TRY(fmt_attention_backward(p, ps, layer, d));
-    return attention_input_grad(p, layer);
+    FM_TRY(mixer_backward(p, ps, layer, d));
+    return mixer_input_grad(p, layer);
 }
 
 static fm_status leave(fmt_pass *p, uint32_t layer)

@@ -117,7 +117,8 @@ static fm_status plan_indexes(fmt_pass *p)
     size_t m = p->cap.rows;
     size_t r = p->cap.labels;
     void *mem = NULL;
-    fm_status rc = p->be->alloc(p->be, &mem, (4 * m + 2 * r + 1) * sizeof(int32_t));
+    size_t states = fm_arch_recurs(&p->arch) ? 3 * m : 0;
+    fm_status rc = p->be->alloc(p->be, &mem, (4 * m + 2 * r + 1 + states) * sizeof(int32_t));
 
     if (rc < 0)
         return rc;
@@ -128,6 +129,7 @@ static fm_status plan_indexes(fmt_pass *p)
     p->label_row = p->back + m;
     p->label = p->label_row + r;
     p->place = p->label + r;
+    p->states = p->place + m + 1;
     return FM_OK;
 }
 
@@ -142,7 +144,8 @@ static fm_status host_memory(fmt_pass *p)
     p->slot = fm_calloc(slots, sizeof(*p->slot));
     p->saved = fm_calloc(slots, sizeof(*p->saved));
     p->seq = fm_calloc(p->cap.seqs, sizeof(*p->seq));
-    p->host = fm_calloc(FM_MAX(p->cap.rows, p->cap.labels), sizeof(*p->host));
+    size_t lists = fm_arch_recurs(&p->arch) ? 3 : 1;
+    p->host = fm_calloc(FM_MAX(lists * p->cap.rows, p->cap.labels), sizeof(*p->host));
     p->host_loss = fm_calloc(p->cap.labels, sizeof(float));
     p->host_weigh = fm_calloc(p->cap.labels, sizeof(float));
     bool all = p->lane && p->part && p->head_part && p->product && p->slot && p->saved && p->seq &&
@@ -334,9 +337,27 @@ static fm_status put_places(fmt_pass *p)
     return rc == FM_OK ? be->upload(be, p->back, p->host, p->rows * sizeof(int32_t)) : rc;
 }
 
+/* Every sequence begins with a state of zeros, and leaves none. */
+static fm_status put_states(fmt_pass *p)
+{
+    uint32_t m = p->rows;
+
+    if (!fm_arch_recurs(&p->arch))
+        return FM_OK;
+    for (uint32_t i = 0; i < m; i++) {
+        p->host[i] = (int32_t)i;
+        p->host[m + i] = FM_STATE_ON;
+        p->host[2 * m + i] = FM_STATE_NONE;
+    }
+    for (uint32_t i = 0; i < p->seqs; i++)
+        if (p->seq[i].len > 0)
+            p->host[m + p->seq[i].begin] = FM_STATE_NONE;
+    return p->be->upload(p->be, p->states, p->host, 3 * (size_t)m * sizeof(int32_t));
+}
+
 static fm_status put_batches(fmt_pass *p)
 {
-    fm_status rc = FM_OK;
+    fm_status rc = put_states(p);
 
     for (size_t i = 0; i < p->lanes && rc == FM_OK; i++) {
         const fmt_lane *l = p->lane[i];

@@ -142,6 +142,7 @@ typedef struct fmt_slot { /* Saved activations of one layer, each [rows of the p
     float *araw, *arstd, *mraw, *mrstd;  /* inputs of the norms behind the branches */
     float *xgate, *xup, *xout;           /* experts: [rows * chosen, ..] by slot */
     float *sgate, *sup, *sout, *sswitch; /* the shared expert */
+    float *rin, *rout;                   /* recurrent: the first product; what the last one reads */
     struct fmt_choices *choices;         /* which rows went to which expert (block_moe.c) */
 } fmt_slot;
 
@@ -185,6 +186,7 @@ struct fmt_pass {
     float *logits, *loss;                     /* [chunk, V], [R] */
     float *taught;                            /* [chunk, V] a teacher's logits, or NULL */
     float *cos, *sin, *cos_slide, *sin_slide; /* [longest, rotary_dim / 2] of rope[0], rope[1] */
+    float *drin, *drout;                      /* recurrent: gradients of the slot's rin, rout */
     float *fused, *dfused;                    /* [M, (NH + 2 NKV) * HD] */
     float *branch;                            /* [M, H]: a branch, or its gradient */
     float *xembed, *embed_rstd;               /* [M, H] before the norm of the embeddings */
@@ -193,7 +195,8 @@ struct fmt_pass {
     int32_t *imem;
     int32_t *ids, *pos, *back, *label_row, *label; /* device */
     int32_t *place;                                /* device: rows of the position table */
-    int32_t *host;                                 /* [max(rows, labels)] */
+    int32_t *states; /* device: lists of fm_state_rows, where layers recur */
+    int32_t *host;   /* [max(rows, labels)]; where layers recur: [max(3 rows, labels)] */
     float *host_loss, *host_weigh;                 /* [R] */
     fm_product *product;                           /* [room * 3] */
     fm_term *term;
@@ -299,6 +302,14 @@ FM_CHECKED fm_status fmt_mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer,
 FM_CHECKED fm_status fmt_mlp_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh,
                                         const float *x);
 bool fmt_mlp_input_trains(fmt_parts ps, uint32_t layer);
+/* block_recurrent.c: the same for a recurrent block, which stands in the place of attention. */
+FM_CHECKED fm_status fmt_recurrent_forward(fmt_pass *p, fmt_parts ps, uint32_t layer,
+                                           const float *x, float *y);
+FM_CHECKED fm_status fmt_recurrent_backward(fmt_pass *p, fmt_parts ps, uint32_t layer,
+                                            const float *dy);
+FM_CHECKED fm_status fmt_recurrent_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh,
+                                              const float *x);
+bool fmt_recurrent_input_trains(fmt_parts ps, uint32_t layer);
 /* block_moe.c: the same for experts. fmt_moe_new allocates the choices of all slots. */
 FM_CHECKED fm_status fmt_moe_new(fmt_pass *p, uint32_t slots);
 void fmt_moe_free(fmt_pass *p);

@@ -8,7 +8,7 @@ static float *behind(float *p, uint64_t n)
 
 /* Kinds of layers that a slot may hold: layers up to p->low, or all layers, share the first. */
 typedef struct kinds {
-    bool dense, sparse;
+    bool dense, sparse, attends, recurs;
 } kinds;
 
 static kinds kinds_of(const fmt_pass *p, uint32_t slot)
@@ -16,12 +16,14 @@ static kinds kinds_of(const fmt_pass *p, uint32_t slot)
     const fm_arch *a = &p->arch;
     uint32_t from = slot == 0 ? p->begin : p->low + slot;
     uint32_t to = p->recompute ? p->end - 1 : p->low + slot;
-    kinds k = {false, false};
+    kinds k = {0};
 
     for (uint32_t l = from; l <= to && l < p->end; l++) {
         bool sparse = a->sw.layer[l] & FM_LAYER_SPARSE;
         k.sparse = k.sparse || sparse;
         k.dense = k.dense || !sparse;
+        k.attends = k.attends || fm_layer_attends(&a->sw, l);
+        k.recurs = k.recurs || fm_layer_recurs(&a->sw, l);
     }
     return k;
 }
@@ -48,6 +50,14 @@ static void plan_attention(fmt_slot *s, float *base, uint64_t *at, const fm_arch
     s->lse = fmt_plan_take(base, at, m * a->heads);
 }
 
+static void plan_recurrent(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
+{
+    const fm_recurrence *r = &a->sw.rec;
+
+    s->rin = fmt_plan_take(base, at, m * r->in);
+    s->rout = fmt_plan_take(base, at, m * r->inner);
+}
+
 static void plan_experts(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
 {
     const fm_switches *sw = &a->sw;
@@ -70,7 +80,10 @@ static void plan_slot(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, 
     const fm_switches *sw = &a->sw;
 
     s->rstd1 = fmt_plan_take(base, at, m);
-    plan_attention(s, base, at, a, m);
+    if (k.attends)
+        plan_attention(s, base, at, a, m);
+    if (k.recurs)
+        plan_recurrent(s, base, at, a, m);
     s->xmid = fmt_plan_take(base, at, m * a->hidden);
     s->rstd2 = fmt_plan_take(base, at, m);
     if (k.dense) {
@@ -90,14 +103,15 @@ static void plan_slot(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, 
 
 static void one_slot(const void *ctx, fmt_slot *s, float *base, uint64_t *at, uint64_t m)
 {
-    plan_slot(s, base, at, ctx, m, (kinds){.dense = true, .sparse = false});
+    plan_slot(s, base, at, ctx, m, (kinds){.dense = true, .attends = true});
 }
 
 /* Whether slots share memory: some rows are saved by fewer layers than others. Rows of experts
- * stand in another order. */
+ * stand in another order; layers that recur have other fields than those that attend. */
 static bool shares(const fmt_pass *p, uint32_t slots)
 {
-    return !p->recompute && slots > 1 && p->arch.sw.experts == 0 && p->saved[0] < p->cap.rows;
+    return !p->recompute && slots > 1 && p->arch.sw.experts == 0 && !fm_arch_recurs(&p->arch) &&
+           p->saved[0] < p->cap.rows;
 }
 
 static fm_status plan_slots(fmt_pass *p, float *base, uint64_t *at)
@@ -130,6 +144,17 @@ static uint64_t widest_inter(const fmt_pass *p)
     return FM_MAX(FM_MAX((uint64_t)p->arch.inter, experts), (uint64_t)sw->shared_inter);
 }
 
+static void plan_recurrent_gradients(fmt_pass *p, float *base, uint64_t *at)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    uint64_t m = p->cap.rows;
+
+    if (!fm_arch_recurs(&p->arch))
+        return;
+    p->drin = fmt_plan_take(base, at, m * r->in);
+    p->drout = fmt_plan_take(base, at, m * r->inner);
+}
+
 static void plan_gradients(fmt_pass *p, float *base, uint64_t *at)
 {
     const fm_arch *a = &p->arch;
@@ -150,6 +175,7 @@ static void plan_gradients(fmt_pass *p, float *base, uint64_t *at)
     p->dact = fmt_plan_take(base, at, inter);
     p->dgate = fmt_plan_take(base, at, a->sw.fused_mlp ? 2 * inter : inter);
     p->dup = fmt_plan_take(base, at, inter);
+    plan_recurrent_gradients(p, base, at);
     p->dattn = fmt_plan_take(base, at, m * q);
     if (a->sw.fused != FM_FUSED_NONE)
         p->dfused = fmt_plan_take(base, at, m * (q + 2 * kv));
@@ -237,6 +263,7 @@ static void borrow(fmt_pass *p)
     p->logits = k->logits, p->loss = k->loss, p->taught = k->taught, p->capped = k->capped;
     p->cos = k->cos, p->sin = k->sin, p->cos_slide = k->cos_slide, p->sin_slide = k->sin_slide;
     p->fused = k->fused, p->dfused = k->dfused, p->branch = k->branch;
+    p->drin = k->drin, p->drout = k->drout;
 }
 
 fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats)

@@ -27,6 +27,29 @@ void fmi_exact_convolve(fm_backend *be, const fm_convolve *c)
             conv_part, &j);
 }
 
+typedef struct conv_grad_job {
+    const fmi_kern *kern;
+    const fm_convolve_grad *g;
+} conv_grad_job;
+
+static fm_status conv_grad_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const conv_grad_job *j = ctx;
+    (void)worker;
+    j->kern->convolve_grad(j->g, (uint32_t)begin * LANES,
+                           FM_MIN((uint32_t)end * LANES, j->g->c.channels));
+    return FM_OK;
+}
+
+void fmi_exact_convolve_grad(fm_backend *be, const fm_convolve_grad *g)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    conv_grad_job j = {cpu->kern, g};
+    fm_assert(g->c.kernel >= 1 && g->c.kernel <= FM_MAX_CONV_KERNEL);
+    fmi_run(cpu, (g->c.channels + LANES - 1) / LANES,
+            MIN_ELEMS / LANES / FM_MAX(g->c.rows.m, 1u) + 1, conv_grad_part, &j);
+}
+
 typedef struct scan_job {
     const fmi_kern *kern;
     const fm_scan *s;

@@ -54,6 +54,7 @@ const fmi_kern FMI_TABLE(fmi_kern_) = {
     .sum_squares = k_sum_squares,
     .adamw = k_adamw,
     .convolve = k_convolve,
+    .convolve_grad = k_convolve_grad,
     .scan = k_scan,
     .delta = k_delta,
     .attention = k_attention,

@@ -165,6 +165,7 @@ typedef struct fmi_kern {
 
     /* Channels begin .. end - 1 of all rows; begin is a multiple of 16. */
     void (*convolve)(const fm_convolve *c, uint32_t begin, uint32_t end);
+    void (*convolve_grad)(const fm_convolve_grad *g, uint32_t begin, uint32_t end);
     /* Blocks begin .. end - 1 of all rows: 16 channels of a head each, head by head. */
     void (*scan)(const fm_scan *s, uint32_t begin, uint32_t end);
     void (*delta)(const fm_delta *d, uint32_t begin, uint32_t end);

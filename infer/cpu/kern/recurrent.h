@@ -17,9 +17,11 @@ FMI_INLINE void conv_begin(vf *past, const fm_convolve *c, uint32_t i, uint32_t 
     int32_t from = c->rows.from[i];
     if (from == FM_STATE_ON)
         return;
-    const float *state = c->rows.pages + (size_t)(from > 0 ? from : 0) * c->rows.page_floats + at;
     for (uint32_t j = 0; j + 1 < c->kernel; j++)
-        past[j] = from < 0 ? vf_zero() : vf_load_upto(state + (size_t)j * c->channels, n);
+        past[j] = from < 0 ? vf_zero()
+                           : vf_load_upto(c->rows.pages + (size_t)from * c->rows.page_floats + at +
+                                              (size_t)j * c->channels,
+                                          n);
 }
 
 FMI_INLINE void conv_end(const vf *past, const fm_convolve *c, uint32_t i, uint32_t at, uint32_t n)
@@ -62,6 +64,101 @@ static void k_convolve(const fm_convolve *c, uint32_t begin, uint32_t end)
             conv_end(past, c, i, at, n);
         }
     }
+}
+
+/* What the rows of a sequence that reach entry i have: u, and du as far as it is summed. */
+typedef struct conv_window {
+    vf u[FM_MAX_CONV_KERNEL], du[FM_MAX_CONV_KERNEL];
+} conv_window;
+
+/* dx, dbefore of entry i, all of whose du is known. */
+FMI_INLINE void conv_grad_put(const fm_convolve_grad *g, uint32_t i, uint32_t at, uint32_t n, vf du)
+{
+    const fm_convolve *c = &g->c;
+    size_t row = (size_t)c->rows.row[i], in = row * c->ldx + at, out = row * g->lddx + at;
+    if (c->before) {
+        vf_store_upto(g->dbefore + out, vf_mul(du, vf_load_upto(c->x + in, n)), n);
+        du = vf_mul(du, vf_load_upto(c->before + in, n));
+    }
+    vf_store_upto(g->dx + out, du, n);
+}
+
+/* dz of entry i, whose u is the window's last; sets dafter. */
+FMI_INLINE vf conv_grad_row(const fm_convolve_grad *g, const conv_window *t, const vf *w,
+                            uint32_t i, uint32_t at, uint32_t n)
+{
+    const fm_convolve *c = &g->c;
+    size_t row = (size_t)c->rows.row[i], in = row * c->ldx + at;
+    vf d = vf_load_upto(g->dy + row * g->lddy + at, n), z = vf_mul(w[0], t->u[0]);
+    act_slope s = {z, vf_set1(1.0f)};
+    for (uint32_t j = 1; j < c->kernel; j++)
+        z = vf_fma(w[j], t->u[j], z);
+    if (c->bias)
+        z = vf_add(z, vf_load_upto(c->bias + at, n));
+    s.y = z;
+    if (c->silu)
+        s = silu_slope(z);
+    if (c->after) {
+        vf_store_upto(g->dafter + row * g->lddx + at, vf_mul(d, s.y), n);
+        d = vf_mul(d, vf_load_upto(c->after + in, n));
+    }
+    return c->silu ? vf_mul(d, s.slope) : d;
+}
+
+/* dweight += w, dbias += b; dweight is [channels, kernel]. */
+static void conv_grad_add(const fm_convolve_grad *g, uint32_t at, uint32_t n, const vf *w, vf b)
+{
+    for (uint32_t j = 0; g->dweight && j < g->c.kernel; j++) {
+        float one[VF_LANES];
+        vf_store(one, w[j]);
+        for (uint32_t i = 0; i < n; i++)
+            g->dweight[(size_t)(at + i) * g->c.kernel + j] += one[i];
+    }
+    if (g->dbias)
+        vf_store_upto(g->dbias + at, vf_add(vf_load_upto(g->dbias + at, n), b), n);
+}
+
+static void conv_grad_channels(const fm_convolve_grad *g, uint32_t at, uint32_t n)
+{
+    const fm_convolve *c = &g->c;
+    vf w[FM_MAX_CONV_KERNEL], dw[FM_MAX_CONV_KERNEL], db = vf_zero();
+    uint32_t last = c->kernel - 1, first = 0;
+    conv_window t;
+
+    conv_weights(w, c->weight + (size_t)at * c->kernel, c->kernel, n);
+    for (uint32_t j = 0; j < FM_MAX_CONV_KERNEL; j++)
+        dw[j] = t.u[j] = t.du[j] = vf_zero();
+    for (uint32_t i = 0; i < c->rows.m; i++) {
+        bool ends = i + 1 == c->rows.m || c->rows.from[i + 1] != FM_STATE_ON;
+        size_t in = (size_t)c->rows.row[i] * c->ldx + at;
+        vf u = vf_load_upto(c->x + in, n);
+        if (c->rows.from[i] != FM_STATE_ON)
+            first = i;
+        for (uint32_t j = 0; first == i && j <= last; j++)
+            t.u[j] = t.du[j] = vf_zero();
+        t.u[last] = c->before ? vf_mul(vf_load_upto(c->before + in, n), u) : u;
+        t.du[last] = vf_zero();
+        vf dz = conv_grad_row(g, &t, w, i, at, n);
+        db = vf_add(db, dz);
+        for (uint32_t j = 0; j <= last; j++) {
+            dw[j] = vf_fma(dz, t.u[j], dw[j]);
+            t.du[j] = vf_fma(w[j], dz, t.du[j]);
+        }
+        for (uint32_t j = 0; j <= (ends ? last : 0); j++)
+            if (i + j >= first + last)
+                conv_grad_put(g, i + j - last, at, n, t.du[j]);
+        for (uint32_t j = 0; j < last; j++) {
+            t.u[j] = t.u[j + 1];
+            t.du[j] = t.du[j + 1];
+        }
+    }
+    conv_grad_add(g, at, n, dw, db);
+}
+
+static void k_convolve_grad(const fm_convolve_grad *g, uint32_t begin, uint32_t end)
+{
+    for (uint32_t at = begin; at < end; at += VF_LANES)
+        conv_grad_channels(g, at, end - at < VF_LANES ? end - at : VF_LANES);
 }
 
 /* ---- states of heads: [n, VF_LANES] here, rows of hd in their pages ---- */

@@ -39,6 +39,65 @@ void fmi_ref_convolve(fm_backend *be, const fm_convolve *c)
         }
 }
 
+static double before_silu(const fm_convolve *c, uint32_t i, uint32_t n)
+{
+    double z = c->bias ? (double)c->bias[n] : 0.0;
+    for (uint32_t j = 0; j < c->kernel; j++)
+        z += (double)c->weight[(size_t)n * c->kernel + j] * input_at(c, i, c->kernel - 1 - j, n);
+    return z;
+}
+
+static double grad_before_silu(const fm_convolve_grad *g, uint32_t i, uint32_t n)
+{
+    const fm_convolve *c = &g->c;
+    size_t row = (size_t)c->rows.row[i];
+    double d = (double)g->dy[row * g->lddy + n], z = before_silu(c, i, n);
+    double s = 1.0 / (1.0 + exp(-z));
+    d *= c->after ? (double)c->after[row * c->ldx + n] : 1.0;
+    return c->silu ? d * s * (1.0 + z * (1.0 - s)) : d;
+}
+
+/* What u of entry i meets in the rows from there on. */
+static double grad_of_input(const fm_convolve_grad *g, uint32_t i, uint32_t n)
+{
+    const fm_convolve *c = &g->c;
+    double du = 0.0;
+    for (uint32_t later = 0; later < c->kernel && i + later < c->rows.m; later++) {
+        if (later > 0 && c->rows.from[i + later] != FM_STATE_ON)
+            break;
+        du += (double)c->weight[(size_t)n * c->kernel + c->kernel - 1 - later] *
+              grad_before_silu(g, i + later, n);
+    }
+    return du;
+}
+
+void fmi_ref_convolve_grad(fm_backend *be, const fm_convolve_grad *g)
+{
+    const fm_convolve *c = &g->c;
+    (void)be;
+    for (uint32_t n = 0; n < c->channels; n++) {
+        double db = 0.0, dw[FM_MAX_CONV_KERNEL] = {0};
+        for (uint32_t i = 0; i < c->rows.m; i++) {
+            size_t row = (size_t)c->rows.row[i], in = row * c->ldx + n, out = row * g->lddx + n;
+            double dz = grad_before_silu(g, i, n), du = grad_of_input(g, i, n);
+            double z = before_silu(c, i, n);
+            db += dz;
+            for (uint32_t j = 0; j < c->kernel; j++)
+                dw[j] += dz * input_at(c, i, c->kernel - 1 - j, n);
+            g->dx[out] = (float)(c->before ? du * (double)c->before[in] : du);
+            if (c->before)
+                g->dbefore[out] = (float)(du * (double)c->x[in]);
+            if (c->after)
+                g->dafter[out] = (float)((double)g->dy[row * g->lddy + n] *
+                                         (c->silu ? fmi_ref_f(FM_ACT_SILU, z) : z));
+        }
+        for (uint32_t j = 0; g->dweight && j < c->kernel; j++)
+            g->dweight[(size_t)n * c->kernel + j] += (float)dw[j];
+        if (g->dbias)
+            g->dbias[n] += (float)db;
+    }
+}
+
 #define MOST 512u /* rows of a state */
 
 /* One column of a head's state before entry i: s, if the entry goes on. */

@@ -18,7 +18,9 @@ double fmi_ref_f(fm_act f, double x);
 double fmi_ref_factor(fm_act f, double up); /* what f(gate) is multiplied by */ /* an activation */
 
 /* The operations of the oracle, fmi_ref_<op>. */
-#define FMI_REF_OPS(X) FM_BACKEND_FORWARD(X) FM_BACKEND_TRAINING(X) FM_BACKEND_RECURRENT(X)
+#define FMI_REF_OPS(X)                                                                             \
+    FM_BACKEND_FORWARD(X)                                                                          \
+    FM_BACKEND_TRAINING(X) FM_BACKEND_RECURRENT(X) FM_BACKEND_RECURRENT_TRAINING(X)
 #define FMI_DECLARE(op) FM_BACKEND_FN(op, fmi_ref_##op);
 FMI_REF_OPS(FMI_DECLARE)
 #undef FMI_DECLARE

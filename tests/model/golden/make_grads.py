@@ -39,7 +39,7 @@ def named(model):
         if text and name == "lm_head.weight" and inner[0] == "l": name = "language_model." + name
         if text: name = name.replace("model.language_model.", inner)
         g = torch.zeros_like(p) if p.grad is None else p.grad
-        moe = model.config.model_type in ("minimax_m2", "phimoe")
+        moe = model.config.model_type in ("minimax_m2", "phimoe", "lfm2_moe")
         if moe: name = name.replace(".mlp.", ".block_sparse_moe.").replace(".router.weight", ".gate.weight")
         down, up_, gate_ = ("w2", "w3", "w1") if moe else ("down_proj", "up_proj", "gate_proj")
         if model.config.model_type.startswith("granitemoe"):
@@ -84,7 +84,7 @@ def as_stored(grads, kind):
 
 for family in only or sorted(os.listdir(root)):
     if "fp8" in family or "fp4" in family: continue
-    if family.startswith(("deepseek", "albert", "electra-small", "lfm2")): continue  # does not train
+    if family.startswith(("deepseek", "albert", "electra-small", "mamba", "bamba", "qwen3_next", "qwen3_5", "granitemoehybrid")): continue  # does not train
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert", "mpnet") or getattr(config, "use_bidirectional_attention", False):
@@ -110,7 +110,7 @@ for family in only or sorted(os.listdir(root)):
     labels[0, :5] = -100
     loss = F.cross_entropy(logits[0, :-1], labels[0, 1:], ignore_index=-100)
     loss.backward()
-    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith("e_score_correction_bias") and ".act_fn." not in f]
+    files = [f for f in load_file(os.path.join(d, "model.safetensors")) if not f.startswith(("vision_tower.", "multi_modal", "visual.")) and not f.endswith(("e_score_correction_bias", "expert_bias")) and ".act_fn." not in f]
     grads = dict(named(model))
     if config.model_type.startswith(("gpt_oss", "granitemoe")): files = list(grads)  # its files have experts in one tensor, which are apart here
     if "embed_out.weight" in files:
