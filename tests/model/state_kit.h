@@ -16,6 +16,7 @@ typedef struct family {
     const char *changed; /* a tensor of the upper layers, which differs in TUNED */
     uint64_t little;     /* bytes of a cache that holds a few states */
     uint32_t stride;     /* blocks between states that stay */
+    const char *kind;    /* what a device without the operation is said to lack */
 } family;
 
 #define SIZES                                                                                      \
@@ -34,25 +35,31 @@ static const family families[] = {
     {"\"model_type\":\"lfm2\"," SIZES
      "\"conv_L_cache\":4,\"conv_bias\":true,\"block_auto_adjust_ff_dim\":false,"
      "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\"]",
-     "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight", 90000, 1},
+     "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight", 90000, 1,
+     "short convolutions"},
     {"\"model_type\":\"lfm2_moe\"," SIZES
      "\"layer_types\":[\"conv\",\"full_attention\",\"conv\",\"conv\"],\"num_experts\":5,"
      "\"num_experts_per_tok\":2,\"moe_intermediate_size\":12,\"num_dense_layers\":1",
-     "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight", 90000, 1},
+     "model.layers.0.conv.in_proj", "model.layers.3.conv.conv.weight", 90000, 1,
+     "short convolutions"},
     {"\"model_type\":\"mamba\"," PLAIN_SIZES "\"state_size\":6", "backbone.layers.0.mixer.x_proj",
-     "backbone.layers.3.mixer.A_log", 160000, 1},
+     "backbone.layers.3.mixer.A_log", 160000, 1, "state-space layers"},
     {"\"model_type\":\"mamba2\"," PLAIN_SIZES "\"num_heads\":4,\"head_dim\":16,\"state_size\":40,"
      "\"n_groups\":2",
-     "backbone.layers.0.mixer.in_proj", "backbone.layers.3.mixer.D", 900000, 2},
+     "backbone.layers.0.mixer.in_proj", "backbone.layers.3.mixer.D", 900000, 2,
+     "state-space layers"},
     {"\"model_type\":\"qwen3_next\"," SIZES DELTA_SIZES
      "\"num_experts\":3,\"num_experts_per_tok\":2,\"moe_intermediate_size\":8,"
      "\"shared_expert_intermediate_size\":12",
-     "model.layers.0.linear_attn.in_proj_qkvz", "model.layers.2.linear_attn.A_log", 90000, 1},
+     "model.layers.0.linear_attn.in_proj_qkvz", "model.layers.2.linear_attn.A_log", 90000, 1,
+     "gated delta rules"},
     {"\"model_type\":\"qwen3_5_text\"," SIZES DELTA_SIZES "\"full_attention_interval\":2",
-     "model.layers.0.linear_attn.in_proj_a", "model.layers.3.self_attn.q_proj.weight", 90000, 1},
+     "model.layers.0.linear_attn.in_proj_a", "model.layers.3.self_attn.q_proj.weight", 90000, 1,
+     "gated delta rules"},
     {"\"model_type\":\"bamba\"," SIZES "\"attn_layer_indices\":[1],\"mamba_n_heads\":4,"
      "\"mamba_d_head\":\"auto\",\"mamba_d_state\":20,\"mamba_n_groups\":2",
-     "model.layers.0.mamba.out_proj", "model.layers.3.mamba.dt_bias", 500000, 1},
+     "model.layers.0.mamba.out_proj", "model.layers.3.mamba.dt_bias", 500000, 1,
+     "state-space layers"},
 };
 
 typedef struct world {
