@@ -213,6 +213,24 @@ static fm_status plain_experts(fm_arch *a, const fmi_family *f, const fm_json *c
     return sparse_layers(a, c, what);
 }
 
+/* Granite 4's: without experts the shared one is the feed-forward branch. */
+static fm_status may_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    uint32_t experts = 0, shared = 0;
+    FM_TRY(fmi_take_u32(&experts, c, "num_local_experts", f->experts, 0, FM_MAX_EXPERTS, what));
+    FM_TRY(fmi_take_u32(&shared, c, "shared_intermediate_size", 1024, 1, 1 << 20, what));
+    if (experts > 0) {
+        FM_TRY(plain_experts(a, f, c, what));
+        s->shared_expert = s->shared_plain = true;
+        s->shared_inter = shared;
+        return FM_OK;
+    }
+    a->inter = shared;
+    s->renormalise = false;
+    return FM_OK;
+}
+
 fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     if (f->has & F_DEEP_EXPERTS)
@@ -221,5 +239,7 @@ fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, co
         return lfm2_experts(a, c, what);
     if (f->has & F_ERNIE_EXPERTS)
         return ernie_experts(a, c, what);
+    if (f->has & F_MAY_EXPERTS)
+        return may_experts(a, f, c, what);
     return f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS) ? plain_experts(a, f, c, what) : FM_OK;
 }

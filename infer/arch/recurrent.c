@@ -213,19 +213,10 @@ static fm_status hybrid_layers(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
-/* Granite's feed-forward branch is its shared expert where there are no others; it turns queries
- * and keys only where the config says so. */
-static fm_status read_granite_hybrid(fm_arch *a, const fm_json *c, const char *what)
+/* Granite turns queries and keys only where the config says so. */
+static fm_status granite_turns(fm_arch *a, const fm_json *c, const char *what)
 {
-    uint32_t experts = 0;
     const char *turns = fm_json_cstr(fm_json_get(c, "position_embedding_type"), "nope");
-    FM_TRY(fmi_take_u32(&experts, c, "num_local_experts", 8, 0, FM_MAX_EXPERTS, what));
-    FM_TRY(fmi_take_u32(&a->inter, c, "shared_intermediate_size", 1024, 1, 1 << 22, what));
-    if (experts > 0)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "%s: num_local_experts is %u; of granitemoehybrid only models without "
-                       "experts are supported",
-                       what, experts);
     if (strcmp(turns, "nope") != 0 && strcmp(turns, "rope") != 0)
         return fm_fail(FM_EUNSUPPORTED, "%s: position_embedding_type '%.40s' is not supported",
                        what, turns);
@@ -251,7 +242,7 @@ static fm_status read_hybrid(fm_arch *a, const fmi_family *f, const fm_json *c, 
     FM_TRY(mamba2_sizes(a, expand, what));
     FM_TRY(take_limits(r, c, what));
     if (f->has & F_GRANITE)
-        FM_TRY(read_granite_hybrid(a, c, what));
+        FM_TRY(granite_turns(a, c, what));
     return hybrid_layers(a, c, what);
 }
 

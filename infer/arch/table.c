@@ -223,19 +223,20 @@ static const fmi_stack gpt_oss_stacks[] = {
     {"mlp.experts.down_proj_bias", FM_P_X_DOWN_B, FMI_STACK_ALL, .turned = false},
     {.name = NULL}};
 /* Its files have gate and up of all experts, and of the shared one, in one tensor each. */
+#define GRANITE_EXPERTS                                                                            \
+    {"block_sparse_moe.router.layer.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},          \
+        {"block_sparse_moe.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER,         \
+         D_HIDDEN},                                                                                \
+        {"block_sparse_moe.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},  \
+        {"block_sparse_moe.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN,          \
+         D_X_INTER},                                                                               \
+        {"shared_mlp.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},               \
+        {"shared_mlp.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},                   \
+    {                                                                                              \
+        "shared_mlp.output_linear.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER              \
+    }
 static const fmi_arch_part granitemoe_layer[] = {
-    TWO_NORMS_1,
-    QKV,
-    O_PROJ,
-    TWO_NORMS_2,
-    {"block_sparse_moe.router.layer.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
-    {"block_sparse_moe.experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
-    {"block_sparse_moe.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
-    {"block_sparse_moe.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
-    {"shared_mlp.gate_proj.weight", FM_P_S_GATE, W_SHARED, D_S_INTER, D_HIDDEN},
-    {"shared_mlp.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},
-    {"shared_mlp.output_linear.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER},
-    {.name = NULL}};
+    TWO_NORMS_1, QKV, O_PROJ, TWO_NORMS_2, GRANITE_EXPERTS, {.name = NULL}};
 static const fmi_stack granitemoe_stacks[] = {
     {"block_sparse_moe.input_linear.weight", FM_P_X_GATE, FMI_STACK_FRONT, .turned = false},
     {"block_sparse_moe.input_linear.weight", FM_P_X_UP, FMI_STACK_BEHIND, .turned = false},
@@ -576,8 +577,9 @@ static const fmi_arch_part bamba_last[] = {
 static const fmi_arch_part granite_hybrid_layer[] = {
     HYBRID_MIXERS,
     TWO_NORMS_2,
-    {"shared_mlp.input_linear.weight", FM_P_GATE, W_ALWAYS, D_INTER_2, D_HIDDEN},
-    {"shared_mlp.output_linear.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"shared_mlp.input_linear.weight", FM_P_GATE, W_DENSE, D_INTER_2, D_HIDDEN},
+    {"shared_mlp.output_linear.weight", FM_P_DOWN, W_DENSE, D_HIDDEN, D_INTER},
+    GRANITE_EXPERTS,
     {.name = NULL}};
 static const fmi_arch_part mamba_first[] = {
     {"embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN}, {.name = NULL}};
@@ -1041,12 +1043,10 @@ LIST(mamba2_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers"
 LIST(bamba_keys, HYBRID_KEYS, "attn_layer_indices");
 LIST(bamba_harmless, "mamba_chunk_size", "num_logits_to_keep", "z_loss_coefficient",
      "attn_rotary_emb", "time_step_min", "time_step_max", "time_step_floor");
-LIST(granite_hybrid_keys, HYBRID_KEYS, "num_local_experts", "shared_intermediate_size",
-     "embedding_multiplier", "logits_scaling", "residual_multiplier", "attention_multiplier");
+LIST(granite_hybrid_keys, HYBRID_KEYS, GRANITEMOE_KEYS, "shared_intermediate_size");
 /* position_embedding_type is read with the recurrent blocks, and is no word of BERT's here. */
-LIST(granite_hybrid_harmless, "mamba_chunk_size", "num_experts_per_tok", "router_aux_loss_coef",
-     "output_router_logits", "position_embedding_type", "init_method", "normalization_function",
-     "rope_theta");
+LIST(granite_hybrid_harmless, "mamba_chunk_size", "router_aux_loss_coef", "output_router_logits",
+     "position_embedding_type", "init_method", "normalization_function", "rope_theta");
 /* How weights begin, how the same numbers are computed, and what nothing reads. */
 LIST(mamba_harmless, "residual_in_fp32", "rescale_prenorm_residual", "time_step_floor",
      "time_step_init_scheme", "time_step_max", "time_step_min", "time_step_scale",
@@ -1829,11 +1829,14 @@ static const fmi_family families[] = {
      .harmless = bamba_harmless},
     {.name = "granitemoehybrid",
      NAMES(granite_hybrid_layer, llama_last),
-     .has = F_HYBRID | F_BIAS_KEY | F_GRANITE,
+     .has = F_HYBRID | F_BIAS_KEY | F_GRANITE | F_MIXTRAL_EXPERTS | F_MAY_EXPERTS,
+     .experts = 8,
+     .chosen = 2,
      .max_positions = 2048,
      .keys = granite_hybrid_keys,
      .harmless = granite_hybrid_harmless,
-     .sw = {.fused_mlp = true}},
+     .stacks = granitemoe_stacks,
+     .sw = {.fused_mlp = true, .renormalise = true}},
     {.name = "mamba", MAMBA(mamba_layer, FM_RECURS_MAMBA), .keys = mamba_keys, .tied = true},
     {.name = "mamba2", MAMBA(mamba2_layer, FM_RECURS_MAMBA2), .keys = mamba2_keys},
     {.name = "lfm2_moe",

@@ -363,8 +363,8 @@ TEST(wrong_values_of_families_are_refused)
         "linear_key_head_dim");
     bad("qwen3_5_text", "\"num_key_value_heads\":2,\"full_attention_interval\":0", FM_EINVAL,
         "full_attention_interval");
-    bad("granitemoehybrid", "\"mamba_n_heads\":4,\"num_local_experts\":4", FM_EUNSUPPORTED,
-        "num_local_experts");
+    bad("granitemoehybrid", "\"mamba_n_heads\":4,\"num_local_experts\":1", FM_EINVAL,
+        "num_experts_per_tok");
     bad("granitemoehybrid",
         "\"mamba_n_heads\":4,\"num_local_experts\":0,\"position_embedding_type\":\"alibi\"",
         FM_EUNSUPPORTED, "position_embedding_type");

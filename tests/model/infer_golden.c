@@ -181,7 +181,8 @@ TEST(recurrent_families_match)
                                         "qwen3_5_vl",
                                         "bamba",
                                         "granitemoehybrid",
-                                        "granitemoehybrid-rope"};
+                                        "granitemoehybrid-rope",
+                                        "granitemoehybrid-experts"};
     fm_engine *e = NULL;
     tk_ok(fm_engine_new(&e, NULL));
     bool here = fm_engine_backend(e)->convolve;

@@ -60,6 +60,12 @@ static const family families[] = {
      "\"mamba_d_head\":\"auto\",\"mamba_d_state\":20,\"mamba_n_groups\":2",
      "model.layers.0.mamba.out_proj", "model.layers.3.mamba.dt_bias", 500000, 1,
      "state-space layers"},
+    {"\"model_type\":\"granitemoehybrid\"," SIZES
+     "\"layer_types\":[\"mamba\",\"attention\",\"mamba\",\"mamba\"],\"mamba_n_heads\":4,"
+     "\"mamba_d_state\":20,\"mamba_n_groups\":2,\"num_local_experts\":5,"
+     "\"shared_intermediate_size\":12,\"residual_multiplier\":0.5",
+     "model.layers.0.mamba.out_proj", "model.layers.3.mamba.dt_bias", 500000, 1,
+     "state-space layers"},
 };
 
 typedef struct world {

@@ -425,7 +425,8 @@ TEST(wrong_jobs_are_refused_by_name)
 
 TEST(recurrent_layers_are_not_trained_yet)
 {
-    static const char *const names[] = {"mamba", "mamba2"};
+    static const char *const names[] = {"mamba", "mamba2", "bamba", "granitemoehybrid",
+                                        "granitemoehybrid-experts"};
     int32_t ids[8] = {3, 4, 5, 6, 7, 8, 9, 10};
     fm_engine *e = ik_engine(1, 64);
 

@@ -117,6 +117,8 @@ later = {
     num_experts_per_tok=0, shared_intermediate_size=12, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
  "granitemoehybrid-rope": tf.GraniteMoeHybridConfig(**sm, **dict(ssm, mamba_proj_bias=True), layer_types=["mamba", "attention"], num_local_experts=0,
     num_experts_per_tok=0, shared_intermediate_size=12, position_embedding_type="rope", rope_parameters=rope(rope_type="default"), tie_word_embeddings=True),
+ "granitemoehybrid-experts": tf.GraniteMoeHybridConfig(**dict(sm, num_hidden_layers=3), **ssm, layer_types=["mamba", "attention", "mamba"], num_local_experts=5,
+    num_experts_per_tok=2, shared_intermediate_size=12, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
  "mamba": tf.MambaConfig(**state, state_size=5, conv_kernel=3, use_bias=True, time_step_rank=3),
  "mamba2": tf.Mamba2Config(**state, num_heads=4, head_dim=8, state_size=6, n_groups=2, conv_kernel=3, chunk_size=8, time_step_limit=(0.3, 1.5)),
  "mamba2-plain": tf.Mamba2Config(**state, num_heads=2, head_dim=16, state_size=4, n_groups=1, use_bias=True, use_conv_bias=False, tie_word_embeddings=True),
