@@ -74,6 +74,14 @@ typedef enum fm_recurs {
                        * silu(conv(in(row))), and z, b, a are products of the row; norm by head */
 } fm_recurs;
 
+/* Queries are multiplied by 1 + by * log(1 + floor(n / every)), n their position (`next`: 1 more),
+ * rounded to f32 where HF does. */
+typedef struct fm_growth {
+    uint32_t every; /* 0: they are not */
+    float by;
+    bool next, unturned; /* unturned: in layers that do not turn alone */
+} fm_growth;
+
 /* The recurrent blocks of a model, which are alike. The state of a layer is `kernel` - 1 rows of
  * `channels`, which the next row's convolution reads, then the scan's [heads, n, hd]. */
 typedef struct fm_recurrence {
@@ -115,16 +123,20 @@ typedef struct fm_switches {
     bool router_sigmoid, router_bias;           /* as fm_route.sigmoid, .bias */
     uint32_t router_groups, router_groups_kept; /* 0: none */
     bool router_groups_best;                    /* as fm_route.groups_best */
+    bool router_first; /* weights multiply what experts read, and the choice goes by scores */
     float router_scale, router_jitter;          /* as fm_route.scale, .jitter; 0: none */
     double router_least;                        /* the least sum that renormalises */
     double router_more;                         /* as fm_route.more */
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
     bool qk_after;       /* qk norms behind the rotation */
+    bool qk_bare;        /* heads are normed without gains, and only in layers that turn */
     bool bare_norms;     /* of kind RMS, without gains: the parameters are not there */
     bool one_norm;       /* PARALLEL: both branches read norm(x) */
     bool attn_gate;      /* q has (q, g) of each head; attention's result times sigmoid(g) */
     uint32_t rotary_dim; /* leading elements of a head that turn; head_dim: all */
     uint32_t position_offset;
+    uint32_t chunk; /* a layer that slides sees positions from the last multiple of it on; 0: it has
+                     * fm_arch.window */
     uint32_t experts, chosen, expert_inter, shared_inter;
     float embed_scale, residual_scale; /* 1: none */
     float attn_scale;                  /* of q k */
@@ -136,7 +148,13 @@ typedef struct fm_switches {
     float logit_divisor;               /* 1: none */
     uint8_t layer[FM_MAX_LAYERS];
     fm_recurrence rec;
+    fm_growth grow;
 } fm_switches;
+
+static inline bool fm_layer_grows(const fm_switches *s, uint32_t layer)
+{
+    return s->grow.every && (!s->grow.unturned || (s->layer[layer] & FM_LAYER_NO_ROPE));
+}
 
 /* Whether a norm stands behind the last layer. */
 static inline bool fm_ends_normed(const fm_switches *s)
@@ -210,6 +228,8 @@ void fm_arch_lengthen(fm_arch *a);
  * f32 where HF does. */
 FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos,
                                   float *sin);
+/* factor, zero: [positions] of sw.grow: the table of a rotation of pairs that turns nothing. */
+void fm_arch_growth(const fm_growth *g, uint32_t positions, float *factor, float *zero);
 
 /* A tree and its provider as models read them: quantized weights are plain (store/scaled.h), experts
  * that a file stacks in one tensor have one each, under the names of fm_arch_param, and what

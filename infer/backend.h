@@ -116,6 +116,7 @@ typedef struct fm_route {
     size_t ld;
     uint32_t m, experts, chosen;
     bool renormalise, sigmoid;
+    bool by_score; /* the choice goes by the scores of sigmoids too; without bias and groups */
     uint32_t groups, groups_kept; /* 0: none */
     bool groups_best;
     const float *bias;    /* [m, experts], for the choice alone; NULL: none */

@@ -378,6 +378,8 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
     int64_t inter_dflt = f->k_inter ? 4 * (int64_t)a->hidden : -1; /* optional in GPT-2 alone */
     if ((f->has & F_DELTA) && (f->has & F_QWEN_EXPERTS))
         inter_dflt = 5632;  /* of layers without experts */
+    if (f->has & F_LLAMA_4)
+        inter_dflt = 16384; /* likewise */
     if (f->has & F_MAMBA) { /* no feed-forward branch; intermediate_size is the block's */
         inter = "";
         inter_dflt = 1;
@@ -406,7 +408,7 @@ static fm_status window_by_types(fm_arch *a, const fm_json *types, const char *w
         return fm_fail(FM_EINVAL, "%s: layer_types must list %u layers", what, a->layers);
     for (size_t i = 0; i < a->layers; i++) {
         const char *t = fm_json_cstr(fm_json_at(types, i), "");
-        if (strcmp(t, "sliding_attention") == 0)
+        if (strcmp(t, a->sw.chunk ? "chunked_attention" : "sliding_attention") == 0)
             a->sw.layer[i] |= FM_LAYER_SLIDES;
         else if (strcmp(t, "full_attention") != 0 && fm_layer_attends(&a->sw, (uint32_t)i) &&
                  !(fm_arch_recurs(a) && strcmp(t, "attention") == 0))
@@ -434,6 +436,13 @@ static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *
     return FM_OK;
 }
 
+static void chunks_where_turned(fm_arch *a)
+{
+    for (uint32_t i = 0; i < a->layers; i++)
+        if (!(a->sw.layer[i] & FM_LAYER_NO_ROPE))
+            a->sw.layer[i] |= FM_LAYER_SLIDES;
+}
+
 static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     if (f->alone)
@@ -453,7 +462,11 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
         (rc = fmi_take_u32(&window, c, "sliding_window", -1, use ? 1 : 0, 1 << 28, what)) != FM_OK)
         return rc;
     const fm_json *types = fm_json_get(c, "layer_types");
-    if (!fmi_absent(types))
+    if (a->sw.chunk) /* a sliding_window has no effect */
+        window = a->sw.chunk;
+    if (fmi_absent(types) && a->sw.chunk)
+        chunks_where_turned(a);
+    else if (!fmi_absent(types))
         rc = window_by_types(a, types, what);
     else if (use && window > 0)
         rc = window_by_rule(a, f, c, what);
@@ -618,14 +631,37 @@ static fm_status read_no_rope(fm_arch *a, const fm_json *c, const char *what)
     const fm_json *list = fm_json_get(c, "no_rope_layers");
     if (rc != FM_OK)
         return rc;
-    if (!fmi_absent(list) && (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) < a->layers))
+    if (fmi_absent(list) || ((fmi_family_of(a)->has & F_LLAMA_4) && fm_json_count(list) == 0))
+        list = NULL; /* Llama 4 takes an empty list for none */
+    if (list && (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) < a->layers))
         return fm_fail(FM_EINVAL, "%s: no_rope_layers must list %u layers", what, a->layers);
     for (uint32_t i = 0; i < a->layers; i++) {
-        bool turns =
-            fmi_absent(list) ? (i + 1) % interval != 0 : fm_json_int(fm_json_at(list, i), 0) != 0;
+        bool turns = !list ? (i + 1) % interval != 0 : fm_json_int(fm_json_at(list, i), 0) != 0;
         if (!turns)
             a->sw.layer[i] |= FM_LAYER_NO_ROPE;
     }
+    return FM_OK;
+}
+
+/* Llama 4: layers that turn see their chunk of the text, queries of the others grow. */
+static fm_status read_llama4(fm_arch *a, const fm_json *c, const char *what)
+{
+    const fm_json *tuned = fm_json_get(c, "attn_temperature_tuning");
+    fm_growth *g = &a->sw.grow;
+    double by = 0.1;
+    uint32_t chunk = 0, every = 0;
+    bool grows = fmi_absent(tuned) || fm_json_bool(tuned, fm_json_int(tuned, 0) != 0);
+    if (fm_json_get(c, "attention_chunk_size") &&
+        fmi_absent(fm_json_get(c, "attention_chunk_size")))
+        return fm_fail(FM_EUNSUPPORTED, "%s: attention_chunk_size null is not supported", what);
+    FM_TRY(fmi_take_u32(&chunk, c, "attention_chunk_size", 8192, 1, 1 << 28, what));
+    FM_TRY(fmi_take_u32(&every, c, "floor_scale", 8192, 1, 1 << 28, what));
+    FM_TRY(fmi_take_positive(&by, c, "attn_scale", by, what));
+    if (!fmi_absent(tuned) && !fm_json_is(tuned, FM_JSON_BOOL) && !fm_json_is(tuned, FM_JSON_INT))
+        return fm_fail(FM_EINVAL, "%s: attn_temperature_tuning must be true or false", what);
+    a->sw.chunk = chunk;
+    if (grows)
+        *g = (fm_growth){.every = every, .by = (float)by, .next = true, .unturned = true};
     return FM_OK;
 }
 
@@ -712,9 +748,11 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = read_mpt(a, c, what);
     if (rc == FM_OK && (f->has & F_DEEPSEEK_3))
         rc = fmi_take_bool(&a->sw.pairs, c, "rope_interleave", true, what);
+    if (rc == FM_OK && (f->has & F_LLAMA_4))
+        rc = read_llama4(a, c, what);
     bool qk = a->sw.qk == FM_QK_HEAD;
     if (rc == FM_OK && (f->has & F_QK_NORM_KEY))
-        rc = fmi_take_bool(&qk, c, "use_qk_norm", false, what);
+        rc = fmi_take_bool(&qk, c, "use_qk_norm", qk, what);
     if (f->has & F_QK_NORM_KEY)
         a->sw.qk = qk ? FM_QK_HEAD : FM_QK_NONE;
     if (rc == FM_OK && (f->has & F_MORE_LAYERS))
@@ -775,9 +813,10 @@ static fm_status text_part(const fm_json **config, bool *tied, const char *what)
     static const struct {
         const char *type;
         bool flat, tied; /* the text's settings may stand in the config itself; the default */
-    } known[] = {{"gemma3", false, true},   {"mistral3", false, true},
-                 {"qwen3_5", false, false}, {"qwen3_5_moe", false, false},
-                 {"qwen2_vl", true, false}, {"qwen2_5_vl", true, false}};
+    } known[] = {{"gemma3", false, true},       {"mistral3", false, true},
+                 {"llama4", false, false},      {"qwen3_5", false, false},
+                 {"qwen3_5_moe", false, false}, {"qwen2_vl", true, false},
+                 {"qwen2_5_vl", true, false}};
     const fm_json *whole = *config, *text = fm_json_get(whole, "text_config");
     const char *type = fm_json_cstr(fm_json_get(whole, "model_type"), "");
     size_t i = 0;
@@ -909,6 +948,8 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
             return "layers that differ";
     if (s->sinks)
         return "sinks";
+    if (s->grow.every)
+        return "growing queries";
     if (s->kv_rank)
         return "latent keys and values";
     if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after)

@@ -213,6 +213,32 @@ static fm_status plain_experts(fm_arch *a, const fmi_family *f, const fm_json *c
     return sparse_layers(a, c, what);
 }
 
+/* Llama 4's: the layers of moe_layers have experts, which read the row times the sigmoid of its
+ * score, and every row goes through a shared one of their size. */
+static fm_status llama4_experts(fm_arch *a, const fm_json *c, const char *what)
+{
+    const fm_json *list = fm_json_get(c, "moe_layers");
+    uint32_t step = 1;
+    FM_TRY(take_counts(a, c, "num_local_experts", "num_experts_per_tok", 16, 1, what));
+    FM_TRY(fmi_take_u32(&a->sw.expert_inter, c, "intermediate_size", 8192, 1, 1 << 20, what));
+    FM_TRY(fmi_take_u32(&step, c, "interleave_moe_layer_step", 1, 1, 1 << 20, what));
+    a->sw.shared_inter = a->sw.expert_inter;
+    for (uint32_t i = step - 1; fmi_absent(list) && i < a->layers; i += step)
+        a->sw.layer[i] |= FM_LAYER_SPARSE;
+    if (fmi_absent(list))
+        return FM_OK;
+    if (!fm_json_is(list, FM_JSON_ARRAY) || fm_json_count(list) > FM_MAX_LAYERS)
+        return fm_fail(FM_EINVAL, "%s: moe_layers must be a list of layers", what);
+    for (size_t i = 0; i < fm_json_count(list); i++) {
+        int64_t l = fm_json_int(fm_json_at(list, i), -1);
+        if (l < 0)
+            return fm_fail(FM_EINVAL, "%s: moe_layers must be a list of layers", what);
+        if (l < a->layers)
+            a->sw.layer[l] |= FM_LAYER_SPARSE;
+    }
+    return FM_OK;
+}
+
 /* Granite 4's: without experts the shared one is the feed-forward branch. */
 static fm_status may_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
@@ -239,6 +265,8 @@ fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, co
         return lfm2_experts(a, c, what);
     if (f->has & F_ERNIE_EXPERTS)
         return ernie_experts(a, c, what);
+    if (f->has & F_LLAMA_4)
+        return llama4_experts(a, c, what);
     if (f->has & F_MAY_EXPERTS)
         return may_experts(a, f, c, what);
     return f->has & (F_QWEN_EXPERTS | F_MIXTRAL_EXPERTS) ? plain_experts(a, f, c, what) : FM_OK;

@@ -263,16 +263,16 @@ static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const 
                    what, type);
 }
 
-/* Queries grow with the logarithm of position / original length (Llama 4). A text ends where they
- * would begin to: see the head of this file. */
+/* Ministral 3: queries grow with the logarithm of position / original length. */
 static fm_status query_scale(fm_arch *a, const fm_json *r, const char *what)
 {
-    uint32_t original = 0;
+    double beta = 0;
     if (fm_json_real(fm_json_get(r, "llama_4_scaling_beta"), 0) == 0)
         return fm_fail(FM_EUNSUPPORTED, "%s: rope settings without llama_4_scaling_beta", what);
-    FM_TRY(fmi_take_u32(&original, r, "original_max_position_embeddings", -1, 1, 1 << 28, what));
-    a->max_positions = FM_MIN(a->max_positions, original);
-    return FM_OK;
+    FM_TRY(fmi_take_positive(&beta, r, "llama_4_scaling_beta", 0, what));
+    a->sw.grow.by = (float)beta;
+    return fmi_take_u32(&a->sw.grow.every, r, "original_max_position_embeddings", -1, 1, 1 << 28,
+                        what);
 }
 
 /* Sets how many leading elements of a head turn. */
@@ -374,6 +374,16 @@ fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c, const
 }
 
 /* ==== tables ==== */
+
+void fm_arch_growth(const fm_growth *g, uint32_t positions, float *factor, float *zero)
+{
+    for (uint32_t p = 0; p < positions; p++) {
+        float n = (float)p + (g->next ? 1.0f : 0.0f);
+        float whole = (float)floor((double)(n / (float)g->every));
+        factor[p] = 1.0f + g->by * (float)fm_log1p((double)whole);
+        zero[p] = 0.0f;
+    }
+}
 
 static float llama3_freq(const fm_rope *r, float inv)
 {

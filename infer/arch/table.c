@@ -222,6 +222,29 @@ static const fmi_stack gpt_oss_stacks[] = {
     {"mlp.experts.down_proj", FM_P_X_DOWN, FMI_STACK_ALL, .turned = true},
     {"mlp.experts.down_proj_bias", FM_P_X_DOWN_B, FMI_STACK_ALL, .turned = false},
     {.name = NULL}};
+#define LLAMA4_MLP(at, when, inter, gate, up, down)                                                \
+    {at "gate_proj.weight", gate, when, inter, D_HIDDEN},                                          \
+        {at "up_proj.weight", up, when, inter, D_HIDDEN},                                          \
+    {                                                                                              \
+        at "down_proj.weight", down, when, D_HIDDEN, inter                                         \
+    }
+static const fmi_arch_part llama4_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    O_PROJ,
+    TWO_NORMS_2,
+    LLAMA4_MLP("feed_forward.", W_DENSE, D_INTER, FM_P_GATE, FM_P_UP, FM_P_DOWN),
+    {"feed_forward.router.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    LLAMA4_MLP("feed_forward.experts.%u.", W_EXPERT, D_X_INTER, FM_P_X_GATE, FM_P_X_UP,
+               FM_P_X_DOWN),
+    LLAMA4_MLP("feed_forward.shared_expert.", W_SHARED, D_S_INTER, FM_P_S_GATE, FM_P_S_UP,
+               FM_P_S_DOWN),
+    {.name = NULL}};
+static const fmi_stack llama4_stacks[] = {
+    {"feed_forward.experts.gate_up_proj", FM_P_X_GATE, FMI_STACK_FRONT, .turned = true},
+    {"feed_forward.experts.gate_up_proj", FM_P_X_UP, FMI_STACK_BEHIND, .turned = true},
+    {"feed_forward.experts.down_proj", FM_P_X_DOWN, FMI_STACK_ALL, .turned = true},
+    {.name = NULL}};
 /* Its files have gate and up of all experts, and of the shared one, in one tensor each. */
 #define GRANITE_EXPERTS                                                                            \
     {"block_sparse_moe.router.layer.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},          \
@@ -808,7 +831,8 @@ LIST(gemma_harmless, "hidden_act", "cache_implementation");
 LIST(beside_text, "vision_config", "vision_start_token_id", "vision_end_token_id",
      "vision_token_id", "image_token_id", "video_token_id");
 LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
-     "model.multi_modal_projector.*", "visual.*", "model.visual.*");
+     "model.multi_modal_projector.*", "visual.*", "model.visual.*", "vision_model.*",
+     "model.vision_model.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
 #define GRANITEMOE_KEYS                                                                            \
@@ -825,6 +849,11 @@ LIST(gpt_oss_keys, "num_local_experts", "num_experts_per_tok", "swiglu_limit", "
 LIST(gpt_oss_harmless, "output_router_logits", "router_aux_loss_coef", "experts_per_token",
      "initial_context_length");
 LIST(moe_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise");
+LIST(llama4_keys, "intermediate_size_mlp", "num_local_experts", "num_experts_per_tok", "moe_layers",
+     "interleave_moe_layer_step", "use_qk_norm", "no_rope_layers", "no_rope_layer_interval",
+     "attention_chunk_size", "attn_temperature_tuning", "floor_scale", "attn_scale");
+LIST(llama4_harmless, "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
+     "for_llm_compressor");
 LIST(olmoe_keys, "num_experts", "num_local_experts", "num_experts_per_tok", "norm_topk_prob");
 LIST(exaone4_keys, "sliding_window_pattern");
 LIST(seed_oss_keys, "attention_out_bias");
@@ -1181,6 +1210,27 @@ static const fmi_family families[] = {
      .keys = mixtral_keys,
      .harmless = moe_harmless,
      .sw = {.renormalise = true}},
+    {.name = "llama4_text",
+     NAMES(llama4_layer, llama_last),
+     .has = F_LLAMA_4 | F_BIAS_KEY | F_QK_NORM_KEY | F_NO_ROPE_LAYERS,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .max_positions = 131072,
+     .k_inter = "intermediate_size_mlp",
+     .eps = 1e-5,
+     .theta = 500000,
+     .keys = llama4_keys,
+     .harmless = llama4_harmless,
+     .ignored = vision_ignored,
+     .stacks = llama4_stacks,
+     .sw = {.qk = FM_QK_HEAD,
+            .qk_after = true,
+            .qk_bare = true,
+            .pairs = true,
+            .router_sigmoid = true,
+            .router_first = true,
+            .shared_expert = true,
+            .shared_plain = true}},
     {.name = "gpt_oss",
      NAMES(gpt_oss_layer, llama_last),
      .has = F_BIAS_KEY | F_MIXTRAL_EXPERTS | F_CLAMPED,

@@ -154,9 +154,10 @@ typedef struct fmi_stack {
 #define F_DELTA (UINT64_C(1) << 61)    /* the gated delta rule in layers of type linear_attention */
 #define F_HYBRID (UINT64_C(1) << 62)   /* Mamba-2 in layers that do not attend: mamba_* */
 #define F_LFM2_MOE (UINT64_C(1) << 54) /* with F_LFM2: num_dense_layers, use_expert_bias, .. */
+#define F_LLAMA_4 (UINT64_C(1) << 57)  /* chunks, growing queries, experts of weighted inputs */
 #define F_EMBED_MAP (UINT64_C(1) << 55)   /* embedding_size may be other than hidden_size */
 #define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
-#define F_QUERY_SCALE (1u << 31) /* llama_4_scaling_beta: queries grow behind the first length */
+#define F_QUERY_SCALE (1u << 31)          /* llama_4_scaling_beta: fm_growth */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */

@@ -79,7 +79,7 @@ FMC_DEVICE double sum_shares(const fm_route &r, const double *share)
 /* Whether the choice goes by shares; whether the sum of all of them is needed. */
 FMC_DEVICE bool by_shares(const fm_route &r)
 {
-    return r.sigmoid || r.bias || r.groups;
+    return (r.sigmoid && !r.by_score) || r.bias || r.groups;
 }
 FMC_DEVICE bool needs_sum(const fm_route &r)
 {
@@ -315,7 +315,8 @@ void fmc_op_route(fm_backend *be, const fm_route *r)
         fmc_stick(d, FM_EUNSUPPORTED, "more experts than this device chooses from");
         return;
     }
-    const bool values = r->sigmoid || r->bias || r->groups; /* two floats more for each expert */
+    const bool values =
+        (r->sigmoid && !r->by_score) || r->bias || r->groups; /* two floats more for each expert */
     const size_t bytes = r->experts * (sizeof(double) + (values ? 2 * sizeof(float) : 0));
     const uint32_t warps = ROUTE_WARPS * bytes <= ROUTE_SHARED ? ROUTE_WARPS : ROUTE_WARPS / 2;
     if (r->jitter > 0.0f)

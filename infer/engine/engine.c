@@ -326,7 +326,11 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t
         return FM_ENOMEM;
     float *sin = host + bytes / sizeof(float);
     void *c = NULL, *s = NULL;
-    fm_status rc = fm_arch_rope(a, which, r->positions, host, sin);
+    fm_status rc = FM_OK;
+    if (r->grows.every)
+        fm_arch_growth(&r->grows, r->positions, host, sin);
+    else
+        rc = fm_arch_rope(a, which, r->positions, host, sin);
     FM_THEN(rc, e->be->alloc(e->be, &c, bytes));
     r->cos = c;
     FM_THEN(rc, e->be->alloc(e->be, &s, bytes));
@@ -354,6 +358,7 @@ static fmi_rope *rope_share(fm_engine *e, const fmi_rope *want, fmi_rope *fresh)
     (void)pthread_mutex_lock(&e->share);
     fmi_rope *r = e->ropes;
     while (r && (memcmp(&r->of, &want->of, sizeof(want->of)) != 0 || r->dim != want->dim ||
+                 memcmp(&r->grows, &want->grows, sizeof(want->grows)) != 0 ||
                  r->positions != want->positions))
         r = r->next;
     if (!r && fresh) {
@@ -371,8 +376,15 @@ fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t w
                       uint32_t layers)
 {
     *out = NULL;
-    fmi_rope want = {
-        .of = a->rope[which], .dim = a->sw.rotary_dim, .positions = rope_positions(e, a, layers)};
+    bool turns = which != FMI_GROWTH;
+    if (!turns && !a->sw.grow.every)
+        return FM_OK;
+    fmi_rope want = {.dim = turns ? a->sw.rotary_dim : 2,
+                     .positions = rope_positions(e, a, layers)};
+    if (turns)
+        want.of = a->rope[which];
+    else
+        want.grows = a->sw.grow;
     *out = rope_share(e, &want, NULL);
     if (*out)
         return FM_OK;

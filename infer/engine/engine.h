@@ -10,8 +10,9 @@ FM_BEGIN_DECLS
 /* The shape class of an architecture that is split so, made if need be. */
 FM_CHECKED fm_status fmi_geom_of(fm_engine *e, fmi_geom **out, const fm_arch *a,
                                  const fmi_stage_split *d);
+#define FMI_GROWTH 2u
 /* A rotary table, made if need be. Any thread, as fmi_text_bind. which: 0 of full layers, 1 of
- * sliding ones; layers: the most of a stage. */
+ * sliding ones, FMI_GROWTH of growing queries (NULL: they do not); layers: the most of a stage. */
 FM_CHECKED fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t which,
                                  uint32_t layers);
 void fmi_rope_drop(fm_engine *e, fmi_rope *r);

@@ -21,6 +21,8 @@ static fm_status check_device(const fmi_binder *b)
         lacks = "attention with biases by distance";
     if (a->sw.encoder && a->window && !(be->attends & FM_ATTENDS_FIRST))
         lacks = "attention with a window to both sides";
+    if (a->sw.chunk && !(be->attends & FM_ATTENDS_FIRST))
+        lacks = "attention in chunks";
     if (a->sw.rec.kind != FM_RECURS_NOT && !be->convolve)
         lacks = "short convolutions";
     if (a->sw.rec.kind == FM_RECURS_DELTA ? !be->delta
@@ -69,10 +71,13 @@ static fm_status bind_bare(fmi_binder *b)
         host[i] = 1.0f;
     fm_status rc = host ? fmi_own(m, &ones, host, n) : FM_ENOMEM;
     fm_free(host);
-    m->norm = m->embed_norm = ones;
+    if (m->arch.sw.bare_norms)
+        m->norm = m->embed_norm = ones;
     for (uint32_t l = 0; l < m->arch.layers; l++) {
         fm_layer *y = &m->layers[l];
-        y->attn_norm = y->mlp_norm = y->q_norm = y->k_norm = ones;
+        y->q_norm = y->k_norm = ones;
+        if (m->arch.sw.bare_norms)
+            y->attn_norm = y->mlp_norm = ones;
     }
     return rc;
 }
@@ -90,6 +95,7 @@ static fm_status bind_shape(fmi_binder *b)
     uint32_t most = fmi_stage_split_most(&p->split);
     FM_THEN(rc, fmi_rope_of(m->engine, &p->rope, &p->local, 0, most));
     FM_THEN(rc, fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1, most));
+    FM_THEN(rc, fmi_rope_of(m->engine, &p->grow, &p->local, FMI_GROWTH, most));
     if (rc != FM_OK)
         return rc;
     m->cos = p->rope->cos;
@@ -107,7 +113,7 @@ static fm_status bind(fmi_binder *b)
     FM_THEN(rc, fmi_bind_weights(b, digest));
     FM_THEN(rc, bind_near(b));
     FM_THEN(rc, bind_xielu(b));
-    if (rc == FM_OK && b->m->arch.sw.bare_norms)
+    if (rc == FM_OK && (b->m->arch.sw.bare_norms || b->m->arch.sw.qk_bare))
         rc = bind_bare(b);
     FM_THEN(rc, fmi_text_bind(b));
     FM_THEN(rc, fmi_pooling_bind(b));
@@ -248,6 +254,7 @@ void fm_model_close(fm_model *m)
     fm_free(m->virtual_rows);
     fmi_rope_drop(e, p->rope);
     fmi_rope_drop(e, p->rope_slide);
+    fmi_rope_drop(e, p->grow);
     if (p->adopted) {
         e->bytes_unshared -= p->bytes_alone;
         e->models -= !p->beside;

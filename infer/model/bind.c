@@ -212,6 +212,11 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
                            r->kernel, r->channels, r->in, r->inner, r->heads, r->hd, r->n,
                            r->groups, r->rank, r->bias, r->conv_bias, s->attn_gate,
                            (double)r->dt_min, (double)r->dt_max));
+    if (s->chunk || s->qk_bare || s->router_first)
+        FM_TRY(digest_text(h, "chunks %u %d%d\n", s->chunk, s->qk_bare, s->router_first));
+    if (s->grow.every)
+        FM_TRY(digest_text(h, "grows %u %a %d%d\n", s->grow.every, (double)s->grow.by, s->grow.next,
+                           s->grow.unturned));
     if (s->sinks)
         FM_TRY(digest_text(h, "sinks\n"));
     if (s->router_jitter != 0.0f)

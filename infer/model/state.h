@@ -41,6 +41,7 @@ typedef struct fmi_geom {
 /* A rotary table, shared by the models with the same settings. */
 typedef struct fmi_rope {
     fm_rope of;
+    fm_growth grows; /* every: 0 in a rotary table; else dim is 2 */
     uint32_t dim, positions;
     float *cos, *sin; /* device, [positions, dim/2] */
     uint32_t refs;
@@ -70,6 +71,7 @@ typedef struct fmi_model_priv {
     fm_buf encoded;        /* log entry from which the other ranks make the model */
     fmi_geom *geom;
     fmi_rope *rope, *rope_slide; /* of full layers, of sliding ones */
+    fmi_rope *grow;              /* fm_arch_growth; NULL: queries do not grow */
     fm_model *longer; /* fm_model_for_length; NULL: none. It has its own sequences and keys */
     bool beside;      /* it is the longer one of another model, and not counted */
     fmi_text *text;

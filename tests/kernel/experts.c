@@ -7,7 +7,7 @@
 
 /* dim: rows, experts, chosen, parts, renormalise, kind of scores (0: any, 1: many are equal),
  * sigmoid, bias, groups (6: by their best), groups kept, least in hundredths, scale in tenths,
- * jitter in hundredths, more in hundredths. */
+ * jitter in hundredths, more in hundredths, by score (large, so that sigmoids are equal). */
 static void case_route(kk *k, const uint32_t *dim)
 {
     const uint32_t m = dim[0], experts = dim[1], chosen = dim[2], parts = dim[3];
@@ -22,6 +22,8 @@ static void case_route(kk *k, const uint32_t *dim)
 
     for (size_t i = 0; i < m * ld && dim[5]; i++)
         score[i] = (float)(int)(score[i] / 4.0f);
+    for (size_t i = 0; i < m * ld && dim[14]; i++)
+        score[i] = score[i] * 8.0f;
     for (uint32_t p = 0; p <= parts; p++) /* the second part is empty where there are three */
         bound[p] = (int32_t)(p == parts ? m : parts == 3 && p == 2 ? m / parts : p * m / parts);
     const fm_route r = {.score = score,
@@ -31,6 +33,7 @@ static void case_route(kk *k, const uint32_t *dim)
                         .chosen = chosen,
                         .renormalise = dim[4] != 0,
                         .sigmoid = dim[6] != 0,
+                        .by_score = dim[14] != 0,
                         .groups = dim[8],
                         .groups_kept = dim[9],
                         .groups_best = dim[8] == 6,
@@ -60,7 +63,7 @@ static void case_route(kk *k, const uint32_t *dim)
 
 TEST(the_choice_equals_the_oracle)
 {
-    static const uint32_t dims[][14] = {
+    static const uint32_t dims[][15] = {
         {1, 4, 2, 1, 1, 0},    {5, 8, 2, 2, 0, 0},   {3, 1, 1, 1, 1, 0},   {64, 60, 4, 3, 0, 0},
         {33, 128, 8, 7, 1, 0}, {9, 33, 33, 3, 1, 0}, {17, 40, 5, 3, 1, 1}, {6, 1024, 64, 6, 0, 1}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
@@ -69,20 +72,26 @@ TEST(the_choice_equals_the_oracle)
 
 TEST(sigmoids_biases_and_groups_choose_as_the_oracle)
 {
-    static const uint32_t dims[][14] = {
-        {5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},          {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
-        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},       {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
-        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},        {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
-        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},      {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
-        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25},   {17, 60, 7, 3, 0, 0, 0, 0, 6, 2, 0, 15},
-        {17, 32, 4, 3, 1, 0, 1, 1, 0, 0, 0, 15, 0, 30}};
+    static const uint32_t dims[][15] = {{5, 8, 2, 2, 0, 0, 1, 0, 0, 0, 0, 0},
+                                        {33, 128, 8, 7, 1, 0, 1, 1, 0, 0, 0, 25},
+                                        {17, 64, 6, 3, 1, 0, 1, 1, 8, 3, 0, 25},
+                                        {17, 60, 7, 3, 0, 0, 1, 1, 30, 9, 0, 13},
+                                        {17, 40, 5, 3, 1, 1, 1, 0, 4, 2, 0, 0},
+                                        {21, 40, 5, 3, 1, 0, 0, 1, 0, 0, 0, 0},
+                                        {21, 40, 5, 3, 1, 0, 0, 1, 5, 2, 60, 15},
+                                        {21, 40, 3, 3, 1, 0, 1, 1, 0, 0, 250, 15},
+                                        {3, 1024, 64, 3, 1, 0, 1, 1, 64, 32, 0, 25},
+                                        {17, 60, 7, 3, 0, 0, 0, 0, 6, 2, 0, 15},
+                                        {17, 32, 4, 3, 1, 0, 1, 1, 0, 0, 0, 15, 0, 30},
+                                        {19, 16, 1, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1},
+                                        {19, 40, 3, 2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1}};
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("route", case_route, dims[i], 1e-6);
 }
 
 TEST(a_sparse_mixer_chooses_as_the_oracle)
 {
-    static const uint32_t dims[][14] = {{1, 2, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
+    static const uint32_t dims[][15] = {{1, 2, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1},
                                         {33, 16, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 1},
                                         {40, 16, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 40},
                                         {17, 9, 2, 3, 0, 1, 0, 0, 0, 0, 0, 0, 20}};

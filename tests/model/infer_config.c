@@ -205,10 +205,18 @@ TEST(families_are_read_as_written)
     a = good("hunyuan_v1_dense", "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,"
                                  "\"factor\":1.0},\"max_position_embeddings\":4096");
     assert_true(fabs(a.rope[0].theta - 1e4 * pow(1000.0, 1.2)) < 1e-3 && a.max_positions == 4096);
+    a = good("llama4_text", "\"num_key_value_heads\":2,\"no_rope_layers\":[],"
+                            "\"attn_temperature_tuning\":4,\"no_rope_layer_interval\":2,"
+                            "\"attention_chunk_size\":96,\"interleave_moe_layer_step\":2");
+    assert_true(a.sw.layer[0] == FM_LAYER_SLIDES &&
+                a.sw.layer[1] == (FM_LAYER_NO_ROPE | FM_LAYER_SPARSE));
+    assert_true(a.sw.chunk == 96 && a.sw.qk_bare && a.sw.grow.every == 8192 && a.sw.grow.unturned);
+    assert_true(a.inter == 16384 || a.inter == 64);
     a = good("ministral3", "\"num_key_value_heads\":2,\"rope_parameters\":{\"rope_type\":"
                            "\"yarn\",\"factor\":16,\"original_max_position_embeddings\":256,"
                            "\"llama_4_scaling_beta\":0.1}");
-    assert_int_equal(a.max_positions, 256); /* queries would grow behind it */
+    assert_int_equal(a.max_positions, 262144);
+    assert_true(a.sw.grow.every == 256 && a.sw.grow.by == 0.1f && !a.sw.grow.next);
 }
 
 /* Configs as they stand beside published weights (sizes apart). */
@@ -396,6 +404,19 @@ TEST(wrong_values_of_families_are_refused)
               "num_hidden_groups");
     bad_alone("albert", "\"intermediate_size\":64,\"inner_group_num\":257", FM_EINVAL,
               "inner_group_num");
+    bad("llama4_text", "\"num_key_value_heads\":2,\"attention_chunk_size\":null", FM_EUNSUPPORTED,
+        "attention_chunk_size null");
+    bad("llama4_text", "\"num_key_value_heads\":2,\"attn_temperature_tuning\":\"yes\"", FM_EINVAL,
+        "attn_temperature_tuning");
+    bad("llama4_text", "\"num_key_value_heads\":2,\"moe_layers\":[0,-1]", FM_EINVAL, "moe_layers");
+    bad("llama4_text", "\"num_key_value_heads\":2,\"no_rope_layers\":[1]", FM_EINVAL,
+        "no_rope_layers");
+    bad("llama4_text",
+        "\"num_key_value_heads\":2,\"layer_types\":[\"chunked_attention\",\"sliding_attention\"]",
+        FM_EUNSUPPORTED, "sliding_attention");
+    bad("llama4_text",
+        "\"num_key_value_heads\":2,\"num_local_experts\":2,\"num_experts_per_tok\":3", FM_EINVAL,
+        "num_experts_per_tok");
     bad("deepseek_v3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "2 key/value heads");
     bad("gpt_oss",
         "\"num_key_value_heads\":2,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"swiglu_"

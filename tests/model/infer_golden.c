@@ -62,11 +62,14 @@ static bool refused(fm_engine *e, fm_source *src, const char *name)
     fm_model *m = NULL;
     fm_backend *be = fm_engine_backend(e);
     bool sinks = strncmp(name, "gpt_oss", 7) == 0, lacks = !(be->attends & FM_ATTENDS_SINK);
+    bool chunks = strncmp(name, "llama4", 6) == 0 && !(be->attends & FM_ATTENDS_FIRST);
     bool blocks = strcmp(name, "gpt_oss-mxfp4") == 0 && strcmp(be->name, "cuda") == 0;
-    if (!blocks && !(sinks && lacks))
+    if (!blocks && !chunks && !(sinks && lacks))
         return false;
     tk_fails(fm_model_load(&m, e, fm_source_tree(src), &p, name), FM_EUNSUPPORTED,
-             lacks ? "sinks" : "type MXFP4");
+             chunks  ? "in chunks"
+             : lacks ? "sinks"
+                     : "type MXFP4");
     return true;
 }
 
@@ -157,9 +160,10 @@ TEST(quantized_checkpoints_match)
 TEST(kindred_families_match)
 {
     static const char *const names[] = {
-        "gemma",      "gemma-untied", "ministral",  "ministral3",    "mistral3",  "qwen2_5_vl",
-        "olmo3",      "olmoe",        "exaone4",    "seed_oss",      "internlm3", "qwen3-base",
-        "distilbert", "electra",      "nomic_bert", "electra-small", "albert",    "albert-groups"};
+        "gemma",      "gemma-untied",  "ministral",  "ministral3",   "ministral3-long",
+        "mistral3",   "qwen2_5_vl",    "olmo3",      "olmoe",        "exaone4",
+        "seed_oss",   "internlm3",     "qwen3-base", "distilbert",   "electra",
+        "nomic_bert", "electra-small", "albert",     "albert-groups"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -319,6 +323,61 @@ TEST(routers_of_two_models_share_a_step)
     fm_free(dir);
 }
 
+/* Rows of two texts that stand at other positions, and so in other chunks, in one step; the second
+ * goes on row by row. */
+TEST(texts_at_other_positions_share_a_step)
+{
+    static const char *const names[] = {"llama4", "llama4-sight", "ministral3-long"};
+    for (size_t k = 0; k < FM_ARRAY_LEN(names); k++) {
+        enum { V = 48, FIRST = 17, AHEAD = 9 };
+        char *dir = golden(names[k], ""), *file = golden(names[k], "/ref.safetensors");
+        ik_ref ref = {NULL};
+        fm_source *src = NULL;
+        fm_seq *s[2];
+        fm_row row[TOKENS];
+        float alone[TOKENS * V];
+        tk_ok(fm_source_open(&ref.src, file));
+        tk_ok(fm_source_open(&src, dir));
+        fm_engine *e = ik_engine(2, 64);
+        if (refused(e, src, names[k]))
+            goto done;
+        fm_model *m = ik_model(e, src, names[k]);
+        int32_t *ids = ik_ref_get(&ref, "input_ids", NULL);
+        run(m, ids, TOKENS, false, alone, V);
+        tk_ok(fm_seq_open(&s[0], m));
+        tk_ok(fm_seq_open(&s[1], m));
+        for (uint32_t i = 0; i < AHEAD; i++)
+            row[i] = (fm_row){s[1], ids[i], true};
+        tk_ok(fm_engine_step(e, row, AHEAD));
+        for (uint32_t i = 0; i < FIRST; i++)
+            row[i] = (fm_row){s[0], ids[i], true};
+        row[FIRST] = (fm_row){s[1], ids[AHEAD], true};
+        tk_ok(fm_engine_step(e, row, FIRST + 1));
+        for (uint32_t i = 0; i <= FIRST; i++)
+            assert_memory_equal(fm_engine_logits(e, i), alone + (i < FIRST ? i : AHEAD) * V,
+                                V * sizeof(float));
+        for (uint32_t at = AHEAD + 1; at < TOKENS; at++) {
+            uint32_t other = FIRST + at - AHEAD - 1, n = other < TOKENS ? 2 : 1;
+            row[0] = (fm_row){s[1], ids[at], true};
+            row[1] = (fm_row){s[0], ids[other % TOKENS], true};
+            tk_ok(fm_engine_step(e, row, n));
+            assert_memory_equal(fm_engine_logits(e, 0), alone + at * V, V * sizeof(float));
+            if (n == 2)
+                assert_memory_equal(fm_engine_logits(e, 1), alone + other * V, V * sizeof(float));
+        }
+        fm_seq_close(s[0]);
+        fm_seq_close(s[1]);
+        fm_free(ids);
+        fm_model_close(m);
+    done:
+        fm_engine_free(e);
+        fm_source_close(src);
+        fm_source_close(ref.src);
+        fm_free(dir);
+        fm_free(file);
+    }
+}
+
 /* Layers behind the last, of which the config says how many there are, guess further tokens. */
 TEST(layers_behind_the_last_are_left_out)
 {
@@ -348,8 +407,9 @@ TEST(layers_behind_the_last_are_left_out)
 /* Families whose attention or experts are their own. */
 TEST(families_of_their_own_match)
 {
-    static const char *const names[] = {"gpt_oss", "gpt_oss-mxfp4", "deepseek_v2",
-                                        "deepseek_v2-lite", "deepseek_v3"};
+    static const char *const names[] = {"gpt_oss",          "gpt_oss-mxfp4", "deepseek_v2",
+                                        "deepseek_v2-lite", "deepseek_v3",   "llama4",
+                                        "llama4-sight"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -465,6 +525,8 @@ TEST(shared_layers_are_held_once)
 TEST(adapters_of_stacked_experts_match)
 {
     check_adapter("granitemoeshared");
+    check_adapter("llama4");
+    check_adapter("llama4-sight");
 }
 
 /* The longest text is the one up to which the frequencies stay what they are, or longrope's. */
@@ -548,6 +610,7 @@ int main(void)
         cmocka_unit_test(biases_by_distance_match),
         cmocka_unit_test(families_of_experts_match),
         cmocka_unit_test(routers_of_two_models_share_a_step),
+        cmocka_unit_test(texts_at_other_positions_share_a_step),
         cmocka_unit_test(layers_behind_the_last_are_left_out),
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),

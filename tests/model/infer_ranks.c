@@ -138,7 +138,9 @@ TEST(families_match)
                                       "gpt_oss",
                                       "deepseek_v2",
                                       "deepseek_v3",
-                                      "granitemoe"};
+                                      "granitemoe",
+                                      "llama4",
+                                      "ministral3-long"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
     for (size_t i = 0; i < FM_ARRAY_LEN(two); i++)
         check(two[i], false, 2, i % 2 ? "exact" : "fast", i % 2 ? LIMIT : FAST_LIMIT);

@@ -154,7 +154,8 @@ TEST(stages_have_the_bits_of_one_rank)
     }
     static const char *const later[] = {"phi",           "gptj",        "opt",
                                         "falcon-groups", "nemotron",    "olmo",
-                                        "gpt_oss",       "deepseek_v3", "granitemoeshared"};
+                                        "gpt_oss",       "deepseek_v3", "granitemoeshared",
+                                        "llama4",        "llama4-sight"};
     for (size_t i = 0; i < FM_ARRAY_LEN(later); i++)
         check(later[i], false, &(how){2, 1, 5, i % 2 ? "fast" : "exact"});
     check("qwen3_moe", false, &(how){3, 1, 4, "exact"});

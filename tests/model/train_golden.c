@@ -175,6 +175,7 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "gemma-untied",
                                            "ministral",
                                            "ministral3",
+                                           "ministral3-long",
                                            "mistral3",
                                            "qwen2_5_vl",
                                            "olmo3",
@@ -497,6 +498,7 @@ TEST(what_does_not_train_is_refused_by_name)
     static const struct {
         const char *family, *needle;
     } no[] = {{"albert", "albert: training of layers that share their parameters"},
+              {"llama4", "llama4_text: training of attention in chunks"},
               {"electra-small", "electra: training of embeddings of another width"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(no); i++) {
         char *dir = golden("arch/", no[i].family);

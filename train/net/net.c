@@ -444,6 +444,12 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                        arch->family,
                        arch->sw.groups ? "layers that share their parameters"
                                        : "embeddings of another width than the layers");
+    if (arch->sw.chunk || arch->sw.router_first)
+        return fm_fail(
+            FM_EUNSUPPORTED,
+            "%s: training of attention in chunks and of experts of weighted inputs is not "
+            "supported: it runs, also with adapters",
+            arch->family);
     if (arch->sw.kv_rank)
         return fm_fail(FM_EUNSUPPORTED, "%s: training of latent attention is not supported",
                        arch->family);

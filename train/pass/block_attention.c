@@ -104,6 +104,14 @@ static void rotate(fmt_pass *p, uint32_t layer, float *x, size_t ld, uint32_t ro
                     inverse);
 }
 
+/* Multiplies queries, or their gradients, by what their positions say; mirrors infer's. */
+static void grow(fmt_pass *p, uint32_t layer, float *q, size_t ld, uint32_t rows)
+{
+    if (fm_layer_grows(&p->arch.sw, layer))
+        p->be->rope(p->be, q, ld, p->pos, p->grow, p->grow_zero, rows,
+                    p->arch.heads * p->arch.head_dim / 2, 2, false, false);
+}
+
 /* A product that gives (q.., k, v) of each head of keys in turn: copies them apart, or back. */
 static void deal_heads(fmt_pass *p, const qkv *t, float *fused, uint32_t rows, bool back)
 {
@@ -188,6 +196,7 @@ fm_status fmt_attention_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     rotate(p, layer, after ? s->kraw : at.k, at.ldk, ps.rows, a->kv_heads, false);
     if (after)
         norm_heads(p, ps, (int32_t)layer, s);
+    grow(p, layer, at.q, at.ldq, ps.rows);
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
@@ -215,6 +224,7 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     fmt_virtual_layer(p, ps, layer, true);
     sinks_of(p, ps, layer, true);
     p->be->self_attention_grad(p->be, &t);
+    grow(p, layer, d.q, d.ldq, ps.rows);
     bool after = a->sw.qk_after;
     if (after)
         norm_heads_grad(p, ps, (int32_t)layer, s);

@@ -106,10 +106,26 @@ static fm_status put_table(fmt_pass *p, uint32_t which, float *cos, float *sin)
     return rc;
 }
 
+static fm_status put_growth(fmt_pass *p)
+{
+    size_t n = p->cap.longest;
+    float *host = fm_malloc(2 * n * sizeof(float));
+    fm_status rc = host ? FM_OK : FM_ENOMEM;
+
+    if (host)
+        fm_arch_growth(&p->arch.sw.grow, p->cap.longest, host, host + n);
+    FM_THEN(rc, p->be->upload(p->be, p->grow, host, n * sizeof(float)));
+    FM_THEN(rc, p->be->upload(p->be, p->grow_zero, host + n, n * sizeof(float)));
+    fm_free(host);
+    return rc;
+}
+
 static fm_status put_rope(fmt_pass *p)
 {
     fm_status rc = p->cos ? put_table(p, 0, p->cos, p->sin) : FM_OK;
-    return rc == FM_OK && p->cos_slide ? put_table(p, 1, p->cos_slide, p->sin_slide) : rc;
+    if (rc == FM_OK && p->cos_slide)
+        rc = put_table(p, 1, p->cos_slide, p->sin_slide);
+    return rc == FM_OK && p->grow ? put_growth(p) : rc;
 }
 
 static fm_status plan_indexes(fmt_pass *p)

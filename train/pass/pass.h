@@ -186,6 +186,7 @@ struct fmt_pass {
     float *logits, *loss;                     /* [chunk, V], [R] */
     float *taught;                            /* [chunk, V] a teacher's logits, or NULL */
     float *cos, *sin, *cos_slide, *sin_slide; /* [longest, rotary_dim / 2] of rope[0], rope[1] */
+    float *grow, *grow_zero;                  /* [longest] fm_arch_growth; NULL: queries do not */
     float *drin, *drout;                      /* recurrent: gradients of the slot's rin, rout */
     float *fused, *dfused;                    /* [M, (NH + 2 NKV) * HD] */
     float *branch;                            /* [M, H]: a branch, or its gradient */

@@ -210,6 +210,10 @@ static void plan_extras(fmt_pass *p, float *base, uint64_t *at)
         p->cos_slide = fmt_plan_take(base, at, p->cap.longest * half);
         p->sin_slide = fmt_plan_take(base, at, p->cap.longest * half);
     }
+    if (sw->grow.every) {
+        p->grow = fmt_plan_take(base, at, p->cap.longest);
+        p->grow_zero = fmt_plan_take(base, at, p->cap.longest);
+    }
     if (sw->fused == FM_FUSED_QKV_HEADS)
         p->fused = fmt_plan_take(base, at, m * qkv);
     if (sw->order != FM_BLOCK_PRE || sw->residual_scale != 1.0f)
@@ -262,6 +266,7 @@ static void borrow(fmt_pass *p)
     p->xl = k->xl, p->hl = k->hl, p->rstdl = k->rstdl, p->dl = k->dl, p->zero = k->zero;
     p->logits = k->logits, p->loss = k->loss, p->taught = k->taught, p->capped = k->capped;
     p->cos = k->cos, p->sin = k->sin, p->cos_slide = k->cos_slide, p->sin_slide = k->sin_slide;
+    p->grow = k->grow, p->grow_zero = k->grow_zero;
     p->fused = k->fused, p->dfused = k->dfused, p->branch = k->branch;
     p->drin = k->drin, p->drout = k->drout;
 }

@@ -96,7 +96,7 @@ static void route_row(const fm_route *r, size_t row, const row_room *t)
     double kept = 0.0, sum = shares_of(r, score, t->share);
     bool cut;
 
-    if (r->sigmoid || r->bias || r->groups) {
+    if ((r->sigmoid && !r->by_score) || r->bias || r->groups) {
         for (uint32_t e = 0; e < r->experts; e++)
             t->value[e] = (float)(t->share[e] / sum);
         for (uint32_t e = 0; e < r->experts && r->bias; e++)

@@ -124,7 +124,8 @@ static void ref_choose(const fm_route *r, uint32_t i)
     uint32_t n = 0;
     ref_shares(r, score, share);
     for (uint32_t e = 0; e < r->experts; e++) {
-        value[e] = r->sigmoid || r->bias || r->groups ? (float)share[e] : score[e];
+        value[e] =
+            (r->sigmoid && !r->by_score) || r->bias || r->groups ? (float)share[e] : score[e];
         value[e] += r->bias ? r->bias[(size_t)i * r->experts + e] : 0.0f;
     }
     for (uint32_t e = 0; e < r->experts; e++) {

@@ -82,6 +82,19 @@ void fmi_rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t turns)
     }
 }
 
+/* Multiplies queries by what their positions say: pairs that turn by nothing are made longer. */
+static void grow(fmi_pass *p, uint32_t l, const qkv *t)
+{
+    fm_backend *be = p->e->be;
+    uint32_t pairs = p->g->heads * p->g->head_dim / 2;
+    for (uint32_t i = 0; fm_layer_grows(&p->g->sw, l) && i < p->all.n; i++) {
+        const fmi_rope *r = fmi_priv(p->all.p[i].model)->grow;
+        size_t at = p->all.p[i].begin;
+        be->rope(be, t->q + at * t->ldq, t->ldq, p->pos + at, r->cos, r->sin, p->all.p[i].count,
+                 pairs, 2, false, false);
+    }
+}
+
 /* Splits a fused product that has (q.., k, v) of one head of keys after another. */
 static void deal_heads(fmi_pass *p, const qkv *t)
 {
@@ -140,6 +153,8 @@ static void norm_heads(fmi_pass *p, uint32_t l, const qkv *t)
 {
     const fmi_geom *g = p->g;
     uint32_t hd = g->head_dim, q = g->heads, k = g->kv_heads;
+    if (g->sw.qk_bare && (g->sw.layer[l] & FM_LAYER_NO_ROPE))
+        return;
     if (g->sw.qk == FM_QK_HEAD) {
         fmi_norm(p, p->all, FM_NORM_RMS, gain_q, l, t->q, t->q, q, hd);
         fmi_norm(p, p->all, FM_NORM_RMS, gain_k, l, t->k, t->k, k, hd);
@@ -241,6 +256,7 @@ static fm_status prepare(fmi_pass *p, uint32_t l, float *x, qkv *t, fm_kv_view k
     if (!g->sw.qk_after)
         norm_heads(p, l, t);
     keep(p, l, t, kv);
+    grow(p, l, t);
     return FM_OK;
 }
 
@@ -251,6 +267,7 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
     size_t qd = (size_t)g->heads * g->head_dim;
     fm_kv_view kv = fmi_kv_view(g->pool);
     bool slides = g->sw.layer[l] & FM_LAYER_SLIDES, both = g->sw.encoder && slides && g->window;
+    bool chunk = g->sw.chunk && slides;
     const fm_arch *arch = &p->all.p[0].model->arch;
     qkv t;
     FM_TRY(prepare(p, l, x, &t, kv));
@@ -265,7 +282,7 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .pos = both            ? p->to
                                 : g->sw.encoder ? p->seen
                                                 : p->pos,
-                         .first = both ? p->from : NULL,
+                         .first = both || chunk ? p->from : NULL,
                          .own = p->pos,
                          .bias_ld = fmi_near_ld(arch),
                          .bias_zero = fmi_near_zero(arch),
@@ -273,7 +290,7 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .nh = g->heads,
                          .nkv = g->kv_heads,
                          .hd = g->head_dim,
-                         .window = slides && !g->sw.encoder ? g->window : 0,
+                         .window = slides && !g->sw.encoder && !chunk ? g->window : 0,
                          .scale = g->sw.attn_scale,
                          .softcap = g->sw.attn_softcap,
                          .single = p->s->seqs == p->step_rows};

@@ -19,7 +19,7 @@ struct fmi_routes {
     int32_t *row, *number;  /* [max_rows * chosen] i / chosen, i */
     int32_t *expert, *list; /* [max_rows * chosen] as in fm_route */
     int32_t *begin;         /* [experts * max_rows + 1] */
-    float *weight;          /* [max_rows * chosen] */
+    float *weight, *ones;   /* [max_rows * chosen] */
     int32_t *first;         /* host [max_rows + 1] */
     fm_product *product;    /* host: this and the next two are the lists of one call */
     fm_lora *term;
@@ -30,7 +30,7 @@ struct fmi_routes {
 
 static void release(fm_engine *e, fmi_routes *r)
 {
-    void *dev[] = {r->row, r->number, r->expert, r->list, r->begin, r->weight};
+    void *dev[] = {r->row, r->number, r->expert, r->list, r->begin, r->weight, r->ones};
     for (size_t i = 0; i < FM_ARRAY_LEN(dev); i++)
         if (dev[i])
             e->be->free(e->be, dev[i]);
@@ -57,7 +57,7 @@ static fm_status device_ints(fm_backend *be, void *out, size_t n)
     return rc;
 }
 
-/* Fills row and number, whose values depend on the index alone. */
+/* Fills row, number and ones, whose values depend on the index alone. */
 static fm_status fill(fm_backend *be, const fmi_routes *r, size_t all)
 {
     int32_t *host = fm_malloc(2 * all * sizeof(int32_t));
@@ -69,6 +69,10 @@ static fm_status fill(fm_backend *be, const fmi_routes *r, size_t all)
     }
     fm_status rc = be->upload(be, r->row, host, all * sizeof(int32_t));
     FM_THEN(rc, be->upload(be, r->number, host + all, all * sizeof(int32_t)));
+    float *ones = (float *)(void *)host;
+    for (size_t i = 0; i < all; i++)
+        ones[i] = 1.0f;
+    FM_THEN(rc, be->upload(be, r->ones, ones, all * sizeof(float)));
     fm_free(host);
     return rc;
 }
@@ -85,7 +89,7 @@ static fm_status routes_of(fmi_step *s, const fm_switches *sw, fmi_routes **out)
         return FM_ENOMEM;
     r->chosen = sw->chosen;
     r->experts = sw->experts;
-    void *const ints[] = {&r->row, &r->number, &r->expert, &r->list, &r->weight};
+    void *const ints[] = {&r->row, &r->number, &r->expert, &r->list, &r->weight, &r->ones};
     r->first = fm_calloc((size_t)s->max_rows + 1, sizeof(int32_t));
     fm_status rc =
         r->first ? device_ints(be, &r->begin, (size_t)sw->experts * s->max_rows + 1) : FM_ENOMEM;
@@ -137,6 +141,7 @@ static fm_status choose(fmi_pass *p, fmi_routes *r, uint32_t l)
                                           .chosen = sw->chosen,
                                           .renormalise = sw->renormalise,
                                           .sigmoid = sw->router_sigmoid,
+                                          .by_score = sw->router_first,
                                           .groups = sw->router_groups,
                                           .groups_kept = sw->router_groups_kept,
                                           .groups_best = sw->router_groups_best,
@@ -415,10 +420,14 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
     FM_TRY(routes_of(p->s, sw, &r));
     FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1));
     FM_TRY(choose(p, r, l));
-    be->copy_rows(be, p->xr, h, x, h, r->row, all, h);
+    if (sw->router_first)
+        be->mix_rows(be, p->xr, h, x, h, r->row, r->weight, 1, all, h);
+    else
+        be->copy_rows(be, p->xr, h, x, h, r->row, all, h);
     FM_TRY(linears(p, r, l, h, (fmi_matrix){p->xr, h}, both, 2));
     be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, all, inter);
     FM_TRY(linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1));
-    be->mix_rows(be, y, h, p->yr, h, r->number, r->weight, sw->chosen, p->m, h);
+    const float *weight = sw->router_first ? r->ones : r->weight;
+    be->mix_rows(be, y, h, p->yr, h, r->number, weight, sw->chosen, p->m, h);
     return sw->shared_expert ? run_shared(p, r, l, x, y) : FM_OK;
 }

@@ -44,7 +44,7 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
     bool needed = false;
     for (uint32_t i = 0; i < s->runs; i++) {
         const fm_switches *sw = &s->run[i].model->arch.sw;
-        needed = needed || sw->positions || sw->encoder;
+        needed = needed || sw->positions || sw->encoder || sw->chunk;
     }
     if (!needed)
         return FM_OK;
@@ -62,7 +62,8 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
         uint32_t near = FM_MAX(q->model->arch.window, 1u) - 1;
         s->place_host[i] = (int32_t)(pos + sw->position_offset);
         s->place_host[all + i] = (int32_t)(sw->encoder ? last : pos);
-        s->place_host[2 * all + i] = (int32_t)(pos > near ? pos - near : 0);
+        uint32_t from = pos > near ? pos - near : 0;
+        s->place_host[2 * all + i] = (int32_t)(sw->chunk ? pos - pos % sw->chunk : from);
         s->place_host[3 * all + i] = (int32_t)FM_MIN(pos + near, last);
     }
     return be->upload(be, s->place, s->place_host, bytes);

@@ -12,7 +12,8 @@ src, out = sys.argv[1:3]
 only = sys.argv[3:]
 for family, auto, task in (("mistral3", tf.AutoModelForImageTextToText, "CAUSAL_LM"), ("qwen2_5_vl", tf.AutoModelForImageTextToText, "CAUSAL_LM"),
                            ("qwen3-base", tf.AutoModel, "FEATURE_EXTRACTION"), ("granitemoeshared", tf.AutoModelForCausalLM, "CAUSAL_LM"),
-                           ("albert-groups", tf.AutoModel, "FEATURE_EXTRACTION")):
+                           ("albert-groups", tf.AutoModel, "FEATURE_EXTRACTION"), ("llama4", tf.AutoModelForCausalLM, "CAUSAL_LM"),
+                           ("llama4-sight", tf.AutoModelForImageTextToText, "CAUSAL_LM")):
     if only and family not in only: continue
     model = auto.from_pretrained(os.path.join(src, family), attn_implementation="eager", dtype=torch.float32).eval()
     text = "language_model.*" if auto is tf.AutoModelForImageTextToText else "layers.*"
