@@ -1,16 +1,19 @@
-/* bench_infer - the speed table of SmolLM2-135M: this engine and llama.cpp taking turns in one run,
- * each figure beside its limit of the same run (bytes over bandwidth, operations over rate).
+/* bench_infer - the speed table of SmolLM2-135M: this engine, llama.cpp, ik_llama.cpp and OpenVINO
+ * taking turns in one run, each figure beside the best peer's and beside its limit of the same run
+ * (bytes over bandwidth, operations over rate).
  *
- * usage: bench_infer [--only NAME] [--mode MODE[,MODE]] [--threads N] [--repeat N] [--json]
+ * usage: bench_infer [--only NAME] [--model NAME] [--mode MODE[,MODE]] [--threads N] [--repeat N]
+ *                    [--json]
  *        bench_infer --error [--json]
  *   --only    lines whose name holds NAME ("decode 8", "Q4_1", "LoRA", "kinds", "gaps")
+ *   --model   shape-1b or shape-4b instead of smollm2: random weights (make_shapes.py)
  *   --mode    fast (the default), exact, or both with a comma
  *   --threads all CPUs; with 1 both sides are timed by the thread's own clock, which other programs
- *             on the machine hardly disturb
+ *             on the machine hardly disturb, and llama.cpp is the only peer
  *   --repeat  turns of each side (5); the best counts, the median stands beside it
  *   --error   KL divergence and top-1 agreement against exact instead of speed
  *   --json    one JSON object a line
- * The Q4_1 file is found as the tests find it (FM_MODELS); llama.cpp and the other two files in the
+ * The Q4_1 file is found as the tests find it (FM_MODELS); the peers and the other files in the
  * folder FM_LLAMA, made by build_llama.sh. What is missing or refused says so in its cell.
  *
  * The limit of a line is the larger of: bytes of the matrices as the file stores them (exact: as
@@ -51,14 +54,19 @@ static const child_spec kinds[BI_STREAMS] = {{BK_STEM, 0}, {BK_LORA, 8},      {B
                                              {BK_IA3, 0},  {BK_FULL_UPPER, 0}};
 
 static const line lines[] = {
-    {"prefill 512, Q4_1", BK_Q4_1, PREFILL, 1, NULL, NULL, 5, 0.50},
-    {"prefill 512, Q8_0", BK_Q8_0, PREFILL, 1, NULL, NULL, 3, 0.65},
-    {"prefill 512, bf16", BK_BF16_FILE, PREFILL, 1, NULL, NULL, 1.4, 0.65},
-    {"decode 1, Q4_1", BK_Q4_1, DECODE, 1, NULL, NULL, 1.7, 0.85},
-    {"decode 1, Q8_0", BK_Q8_0, DECODE, 1, NULL, NULL, 0, 0},
-    {"decode 1, bf16", BK_BF16_FILE, DECODE, 1, NULL, NULL, 1.0, 0.95},
-    {"decode 8, Q4_1", BK_Q4_1, DECODE, 8, NULL, NULL, 5, 0},
-    {"decode 8, Q8_0", BK_Q8_0, DECODE, 8, NULL, NULL, 0, 0},
+    {"prefill 512, Q4_1", BK_Q4_1, PREFILL, 1, NULL, NULL, 2.5, 0.80},
+    {"prefill 512, Q8_0", BK_Q8_0, PREFILL, 1, NULL, NULL, 2.5, 0.80},
+    {"prefill 512, bf16", BK_BF16_FILE, PREFILL, 1, NULL, NULL, 2.5, 0.80},
+    {"prefill 512, Q4_K_M", BK_Q4_K_M, PREFILL, 1, NULL, NULL, 2.5, 0.80},
+    {"decode 1, Q4_1", BK_Q4_1, DECODE, 1, NULL, NULL, 0, 0.90},
+    {"decode 1, Q8_0", BK_Q8_0, DECODE, 1, NULL, NULL, 0, 0.90},
+    {"decode 1, bf16", BK_BF16_FILE, DECODE, 1, NULL, NULL, 0, 0.90},
+    {"decode 1, Q4_K_M", BK_Q4_K_M, DECODE, 1, NULL, NULL, 0, 0.90},
+    {"decode 1, IQ4_XS", BK_IQ4_XS, DECODE, 1, NULL, NULL, 0, 0.90},
+    {"decode 1, MXFP4", BK_MXFP4, DECODE, 1, NULL, NULL, 0, 0.90},
+    {"decode 8, Q4_1", BK_Q4_1, DECODE, 8, NULL, NULL, 2, 0},
+    {"decode 8, Q8_0", BK_Q8_0, DECODE, 8, NULL, NULL, 2, 0},
+    {"decode 8, Q4_K_M", BK_Q4_K_M, DECODE, 8, NULL, NULL, 2, 0},
     {"decode 8, bf16", BK_BF16_FILE, DECODE, 8, NULL, NULL, 2, 0},
     {"8 LoRA r 8, Q4_1", BK_Q4_1, CHILDREN, 8, loras, "8,8,8,8,8,8,8,8", 6, 0.65},
     {"8 LoRA r 4-64, Q4_1", BK_Q4_1, CHILDREN, 8, ranks, "4,8,8,16,16,32,32,64", 0, 0},
@@ -84,7 +92,7 @@ typedef struct result {
     const line *line;
     bool there; /* the file is */
     double stem_bytes, ops_a_token;
-    bk_figure peer;
+    bk_figure peer[BI_PEERS];
     side side[MAX_MODES];
 } result;
 
@@ -173,20 +181,31 @@ static void our_turn(side *s, const line *l, const fm_source *src)
 static void peer_turn(result *r, const char *path, unsigned threads)
 {
     const line *l = r->line;
-    double rate = 0;
-    if (l->work == PREFILL)
-        rate = bi_peer_prefill(path, threads);
-    else if (l->work == DECODE)
-        rate = bi_peer_decode(path, threads, l->streams);
-    else if (l->peer_ranks)
-        rate = bi_peer_lora(path, threads, l->peer_ranks);
-    if (rate > 0)
-        bk_add(&r->peer, rate);
+    for (bi_peer p = 0; p < BI_PEERS; p++) {
+        double rate = 0;
+        if (l->work == PREFILL)
+            rate = bi_peer_prefill(p, path, threads);
+        else if (l->work == DECODE)
+            rate = bi_peer_decode(p, path, threads, l->streams);
+        else if (l->peer_ranks && p == BI_LLAMA)
+            rate = bi_peer_lora(path, threads, l->peer_ranks);
+        if (rate > 0)
+            bk_add(&r->peer[p], rate);
+    }
+}
+
+/* The peer with the best turn of all. */
+static bi_peer best_peer(const result *r)
+{
+    bi_peer best = BI_LLAMA;
+    for (bi_peer p = 0; p < BI_PEERS; p++)
+        best = bk_best(&r->peer[p]) > bk_best(&r->peer[best]) ? p : best;
+    return best;
 }
 
 static void run_line(result *r, const bi_opts *o)
 {
-    char *path = bk_smollm2(r->line->file);
+    char *path = bk_model_file(o->model, r->line->file);
     fm_source *src = NULL;
     fm_arch a;
     if (!path)
@@ -223,7 +242,7 @@ typedef struct bound {
 
 static bound bound_of(const result *r, const side *s, const bk_limits *l)
 {
-    static const int kind_of[BK_FILES] = {BK_INT8, BK_INT8, BK_BF16};
+    static const int kind_of[BK_FILES] = {BK_INT8, BK_INT8, BK_BF16, BK_INT8, BK_INT8, BK_INT8};
     bool exact = strcmp(s->mode, "exact") == 0;
     int kind = exact ? BK_F32 : kind_of[r->line->file];
     double tokens = r->line->work == PREFILL ? BI_PREFILL : r->line->streams;
@@ -259,7 +278,8 @@ static void print_gaps(const side *s)
 static void print_side(const result *r, const side *s, const bk_limits *l)
 {
     bound b = bound_of(r, s, l);
-    double rate = bk_best(&s->rate), peer = bk_best(&r->peer);
+    bi_peer who = best_peer(r);
+    double rate = bk_best(&s->rate), peer = bk_best(&r->peer[who]);
     bool children = r->line->work == CHILDREN, fast = strcmp(s->mode, "exact") != 0;
     char ratio[48] = "-", share[48], of_stem[64] = "";
     if (peer > 0)
@@ -268,8 +288,8 @@ static void print_side(const result *r, const side *s, const bk_limits *l)
     if (children)
         goal(of_stem, sizeof(of_stem), " | of 8 streams of the stem ", rate / bk_best(&s->stem),
              fast ? r->line->goal_share : 0);
-    printf("%.1f tok/s (median %.1f) | %s x llama.cpp | %s of ", rate, bk_median(&s->rate), ratio,
-           share);
+    printf("%.1f tok/s (median %.1f) | %s x %s | %s of ", rate, bk_median(&s->rate), ratio,
+           bi_peer_name[who], share);
     if (b.by_bytes)
         printf("%.0f tok/s: %.1f MB", b.tok_s, b.bytes * 1e-6);
     else
@@ -279,16 +299,22 @@ static void print_side(const result *r, const side *s, const bk_limits *l)
     printf("%s\n", of_stem);
 }
 
+static void print_peers(const result *r)
+{
+    const char *name = r->line->name;
+    for (bi_peer p = 0; p < BI_PEERS; p++) {
+        double rate = bk_best(&r->peer[p]);
+        if (rate > 0)
+            printf("%-20s %s %.1f tok/s (median %.1f)\n", p ? "" : name, bi_peer_name[p], rate,
+                   bk_median(&r->peer[p]));
+        else
+            printf("%-20s %s -\n", p ? "" : name, bi_peer_name[p]);
+    }
+}
+
 static void print_result(const result *r, const bk_limits *l)
 {
-    double peer = bk_best(&r->peer);
-    printf("%-20s llama.cpp ", r->line->name);
-    if (peer > 0)
-        printf("%.1f tok/s (median %.1f)\n", peer, bk_median(&r->peer));
-    else
-        printf("%s\n", r->line->work == GAPS || !r->line->peer_ranks == (r->line->work == CHILDREN)
-                           ? "-"
-                           : "not here (FM_LLAMA: see build_llama.sh)");
+    print_peers(r);
     for (int i = 0; r->side[i].mode; i++) {
         printf("%-20s %-9s ", "", r->side[i].mode);
         if (r->side[i].refused[0])
@@ -339,8 +365,10 @@ static void json_result(const result *r, const bk_limits *l)
         fm_buf text;
         fm_buf_init(&text, 0);
         tk_ok(fm_json_set(o, "line", fm_json_new_str(r->line->name)));
-        put(o, "llama_tok_s", bk_best(&r->peer));
-        put(o, "llama_tok_s_median", bk_median(&r->peer));
+        put(o, "llama_tok_s", bk_best(&r->peer[BI_LLAMA]));
+        put(o, "llama_tok_s_median", bk_median(&r->peer[BI_LLAMA]));
+        put(o, "ik_llama_tok_s", bk_best(&r->peer[BI_IK]));
+        put(o, "openvino_tok_s", bk_best(&r->peer[BI_OPENVINO]));
         put(o, "goal_ratio", r->line->goal_ratio);
         put(o, "goal_share", r->line->goal_share);
         put(o, "memory_gbs", l->read_gbs);
@@ -383,8 +411,8 @@ static int run_table(const bi_opts *o)
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: bench_infer [--only NAME] [--mode MODE[,MODE]] [--threads N] "
-                    "[--repeat N] [--json] [--error]\n");
+    fprintf(stderr, "usage: bench_infer [--only NAME] [--model NAME] [--mode MODE[,MODE]] "
+                    "[--threads N] [--repeat N] [--json] [--error]\n");
     return 129;
 }
 
@@ -403,7 +431,7 @@ static void split_modes(bi_opts *o, char *text)
 
 int main(int argc, char **argv)
 {
-    bi_opts o = {.repeat = 5, .mode = {"fast"}};
+    bi_opts o = {.repeat = 5, .model = "smollm2", .mode = {"fast"}};
     bool error = false;
     for (int i = 1; i < argc; i++) {
         char *value = i + 1 < argc ? argv[i + 1] : NULL;
@@ -416,6 +444,8 @@ int main(int argc, char **argv)
             return usage();
         if (strcmp(argv[i], "--only") == 0)
             o.only = value;
+        else if (strcmp(argv[i], "--model") == 0)
+            o.model = value;
         else if (strcmp(argv[i], "--mode") == 0)
             split_modes(&o, value);
         else if (strcmp(argv[i], "--threads") == 0)

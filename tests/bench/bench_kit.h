@@ -60,11 +60,11 @@ double bk_product_s(bk_product *p, double turn_s);
 
 /* ==== SmolLM2 and its children ==== */
 
-enum { BK_Q4_1, BK_Q8_0, BK_BF16_FILE, BK_FILES };
+enum { BK_Q4_1, BK_Q8_0, BK_BF16_FILE, BK_Q4_K_M, BK_IQ4_XS, BK_MXFP4, BK_FILES };
 extern const char *const bk_file_name[BK_FILES];
-/* NULL where the file is not on this machine; fm_free. Q4_1 as the tests find it, the others in
- * FM_LLAMA/models, where build_llama.sh puts them. */
-char *bk_smollm2(int file);
+/* NULL where the file is not on this machine; fm_free. The Q4_1 of "smollm2" as the tests find it,
+ * the others in FM_LLAMA/models, where build_llama.sh puts them: "smollm2", "shape-1b", .. */
+char *bk_model_file(const char *model, int file);
 
 /* FM_EUNSUPPORTED for a mode that this build lacks. */
 fm_status bk_engine(fm_engine **out, unsigned threads, const char *mode, uint32_t max_rows);
@@ -93,7 +93,7 @@ double bk_prefill_ops(const fm_arch *a, double tokens); /* logits for the last r
 pid_t bk_start(const char *const *argv, int *fd);
 /* Standard output of argv as JSON; NULL where it fails. */
 fm_json *bk_run_json(const char *const *argv);
-/* FM_LLAMA/bin/name where it is there, else NULL; fm_free. */
+/* FM_LLAMA/name where it is there, else NULL; fm_free. */
 char *bk_llama(const char *name);
 
 #endif

@@ -230,7 +230,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[at], "--children") == 0)
             b.children = number("--children", argv[at + 1], CHILDREN_MAX);
     }
-    char *path = bk_smollm2(BK_Q4_1);
+    char *path = bk_model_file("smollm2", BK_Q4_1);
     if (!path) {
         puts("no SmolLM2 here: ./quickstart --model smollm2 fetches it");
         return 77;

@@ -15,6 +15,7 @@ typedef struct bi_opts {
     unsigned threads;
     uint32_t repeat;
     const char *only;    /* lines whose name holds it; NULL: all */
+    const char *model;   /* as bk_model_file names it */
     const char *mode[4]; /* NULL-ended */
     bool json;
 } bi_opts;
@@ -24,16 +25,20 @@ fm_status bi_prefill(fm_model *m, double *tok_s);
 /* streams rows a step, row b of model m[b % models]. */
 fm_status bi_decode(fm_model *const *m, uint32_t models, uint32_t streams, double *tok_s);
 
-typedef struct bi_gaps { /* milliseconds between tokens of 7 streams */
+typedef struct bi_gaps {            /* milliseconds between tokens of 7 streams */
     double alone_median, alone_p99; /* over as many tokens as were made beside the prompt */
     double beside_median, beside_p99;
     double prompt_s; /* until the first token after the long prompt */
 } bi_gaps;
 fm_status bi_gaps_of(fm_model *m, bi_gaps *out);
 
-/* ==== llama.cpp: one turn, tokens a second; 0 where the program or the file is missing ==== */
-double bi_peer_prefill(const char *gguf, unsigned threads);
-double bi_peer_decode(const char *gguf, unsigned threads, uint32_t streams);
+/* ==== peers: one turn, tokens a second; 0 where the program or the file is missing, where the peer
+ * does not read the file's types, and for those but llama.cpp with one thread ==== */
+typedef enum bi_peer { BI_LLAMA, BI_IK, BI_OPENVINO, BI_PEERS } bi_peer;
+extern const char *const bi_peer_name[BI_PEERS];
+double bi_peer_prefill(bi_peer peer, const char *gguf, unsigned threads);
+double bi_peer_decode(bi_peer peer, const char *gguf, unsigned threads, uint32_t streams);
+/* llama.cpp alone. */
 double bi_peer_lora(const char *gguf, unsigned threads, const char *ranks);
 
 /* KL divergence and top-1 agreement of fast and of llama.cpp against exact. */

@@ -70,7 +70,7 @@ static void open_engine(giver *g, const char *mode, unsigned threads, const fm_s
 
 static void open_llama(giver *g, const char *gguf, unsigned threads, const char *ids_path)
 {
-    char t[16], piece[16], *path = bk_llama("llama-logits");
+    char t[16], piece[16], *path = bk_llama("bin/llama-logits");
     g->name = "llama.cpp";
     (void)snprintf(t, sizeof(t), "%u", threads);
     (void)snprintf(piece, sizeof(piece), "%u", PIECE);
@@ -150,7 +150,7 @@ static void run_file(int file, const bi_opts *o, fm_pool *pool, const int32_t *i
                      const char *ids_path)
 {
     static giver exact, other[2];
-    char *path = bk_smollm2(file);
+    char *path = bk_model_file("smollm2", file);
     fm_source *src = NULL;
     if (!path) {
         printf("%-5s the file is not here (FM_MODELS, FM_LLAMA)\n", bk_file_name[file]);
@@ -184,7 +184,7 @@ static void run_file(int file, const bi_opts *o, fm_pool *pool, const int32_t *i
 /* TOKENS + 1 ids of the text; false where model or text are missing. */
 static bool read_ids(int32_t *out)
 {
-    char *path = bk_smollm2(BK_Q4_1);
+    char *path = bk_model_file("smollm2", BK_Q4_1);
     giver g = {.fd = -1};
     fm_source *src = NULL;
     if (!path)
@@ -207,7 +207,7 @@ int bi_error(const bi_opts *o)
     char *folder = tk_scratch(), *path = fm_path_join(folder, "ids");
     tk_ok(fm_write_file(path, ids, TOKENS * sizeof(int32_t)));
     tk_ok(fm_pool_new(&pool, o->threads));
-    for (int file = 0; file < BK_FILES; file++)
+    for (int file = 0; file <= BK_BF16_FILE; file++)
         run_file(file, o, pool, ids, path);
     fm_pool_free(pool);
     fm_free(path);

@@ -6,20 +6,16 @@
 
 #define PREFIX_TOKENS 20u
 
-const char *const bk_file_name[BK_FILES] = {"Q4_1", "Q8_0", "bf16"};
+const char *const bk_file_name[BK_FILES] = {"Q4_1", "Q8_0", "bf16", "Q4_K_M", "IQ4_XS", "MXFP4"};
 
-char *bk_smollm2(int file)
+char *bk_model_file(const char *model, int file)
 {
-    static const char *const name[BK_FILES] = {NULL, "models/smollm2-q8_0.gguf",
-                                               "models/smollm2-bf16.gguf"};
-    const char *folder = getenv("FM_LLAMA");
-    if (file == BK_Q4_1)
+    static const char *const kind[BK_FILES] = {"q4_1", "q8_0", "bf16", "q4_k_m", "iq4_xs", "mxfp4"};
+    char name[64];
+    if (file == BK_Q4_1 && strcmp(model, "smollm2") == 0)
         return tk_smollm2_gguf();
-    char *path = folder && *folder ? fm_path_join(folder, name[file]) : NULL;
-    if (path && fm_path_exists(path))
-        return path;
-    fm_free(path);
-    return NULL;
+    (void)snprintf(name, sizeof(name), "models/%s-%s.gguf", model, kind[file]);
+    return bk_llama(name);
 }
 
 fm_status bk_engine(fm_engine **out, unsigned threads, const char *mode, uint32_t max_rows)

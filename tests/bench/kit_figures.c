@@ -122,8 +122,7 @@ char *bk_llama(const char *name)
     const char *folder = getenv("FM_LLAMA");
     if (!folder || !*folder)
         return NULL;
-    char *bin = fm_path_join(folder, "bin"), *path = bin ? fm_path_join(bin, name) : NULL;
-    fm_free(bin);
+    char *path = fm_path_join(folder, name);
     if (path && fm_path_exists(path))
         return path;
     fm_free(path);
