@@ -116,6 +116,9 @@ typedef struct fm_switches {
     uint32_t groups, inner; /* layers share parameters: that many groups of `inner` layers, each
                              * repeated; 0: none do */
     uint32_t buckets; /* of relative positions, each with a score in each head; 0: none */
+    uint32_t bucket_far; /* from this distance on all share a bucket */
+    bool cross; /* a decoder that attends to what an encoder makes of another text, the source:
+                 * fm_arch_source. Its layers have a branch for it between the two others */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
     bool sinks;        /* each query head has a learned score beside those of the positions */
@@ -159,7 +162,7 @@ static inline bool fm_layer_grows(const fm_switches *s, uint32_t layer)
 /* Whether a norm stands behind the last layer. */
 static inline bool fm_ends_normed(const fm_switches *s)
 {
-    return !s->encoder || s->order != FM_BLOCK_POST;
+    return !(s->encoder || s->cross) || s->order != FM_BLOCK_POST;
 }
 
 typedef enum fm_rope_kind {
@@ -190,6 +193,8 @@ typedef struct fm_arch {
     uint32_t long_positions; /* longest one that rope_long computes; 0: there is none */
     uint32_t window;         /* of the layers that slide, 0 = none do */
     uint32_t type_vocab, position_rows;
+    uint32_t source_layers, source_heads, source_inter; /* sw.cross: of the encoder */
+    bool of_source;       /* it is the encoder of a family with two stacks */
     uint32_t more_layers; /* layers in the files, behind the others, that guess further tokens */
     float eps;
     bool head_bias; /* where the config says so */
@@ -200,6 +205,7 @@ typedef struct fm_arch {
     fm_rope rope[2];          /* [0] of full layers, [1] of sliding layers */
     fm_rope rope_long;        /* longrope: of texts longer than max_positions, from their start */
     int32_t bos, eos[8], pad; /* -1 = none */
+    int32_t start[2];         /* sw.cross: the decoder's first tokens; -1: no second one */
     uint32_t eos_count;
 } fm_arch;
 
@@ -223,6 +229,9 @@ static inline uint32_t fm_arch_longest(const fm_arch *a)
 }
 /* Makes a the architecture that long texts are computed with; it must have long_positions. */
 void fm_arch_lengthen(fm_arch *a);
+
+/* The encoder of a decoder with sw.cross, as an architecture of its own. */
+void fm_arch_source(fm_arch *out, const fm_arch *a);
 
 /* cos, sin: [positions, rotary_dim/2] of rope[which]; inverse frequencies and angles rounded to
  * f32 where HF does. */
@@ -314,6 +323,18 @@ typedef enum fm_place {
     FM_P_SKIP,  /* d */
     FM_P_DT_B,
     FM_P_REC_NORM,
+    FM_P_CROSS_NORM, /* attention to the source */
+    FM_P_CROSS_NORM_B,
+    FM_P_CROSS_POST,
+    FM_P_CROSS_POST_B,
+    FM_P_CROSS_Q,
+    FM_P_CROSS_Q_B,
+    FM_P_CROSS_K,
+    FM_P_CROSS_K_B,
+    FM_P_CROSS_V,
+    FM_P_CROSS_V_B,
+    FM_P_CROSS_O,
+    FM_P_CROSS_O_B,
 } fm_place;
 
 static inline bool fm_arch_recurs(const fm_arch *a)
@@ -335,7 +356,8 @@ static inline size_t fm_recurrence_floats(const fm_recurrence *r)
     return conv + (size_t)r->heads * r->n * r->hd;
 }
 
-/* Each parameter in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). */
+/* Each parameter in a fixed order: for (i = 0; fm_arch_param(a, i, &p); i++). Those of an encoder
+ * come last; the embedding that both stacks share is there once. */
 typedef struct fm_param {
     char name[160];  /* "model.layers.3.self_attn.q_proj.weight" */
     fm_shape shape;  /* as stored */
@@ -344,6 +366,7 @@ typedef struct fm_param {
     int32_t layer;   /* -1: outside the layers */
     uint32_t expert;
     fm_place place;
+    bool source; /* of the encoder: layer is one of its layers */
 } fm_param;
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out);
 /* The first layer with the parameters of layer l, which it may share with others; else l itself.

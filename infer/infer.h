@@ -162,6 +162,10 @@ fm_model *fm_model_for_length(fm_model *m, uint32_t len);
 FM_CHECKED fm_status fm_seq_open(fm_seq **out, fm_model *m);
 void fm_seq_close(fm_seq *s); /* gives its pages back */
 uint32_t fm_seq_len(const fm_seq *s);
+/* The text from which an encoder-decoder (fm_arch.sw.cross) makes its own: the encoder runs over it
+ * now. Comes once, before the first token, which is fm_arch.start. FM_ELIMIT: it is longer than a
+ * step's rows, or no KV page is left. */
+FM_CHECKED fm_status fm_seq_source(fm_seq *s, const int32_t *ids, size_t n);
 /* Forgets all beyond len tokens. A model with recurrent layers may have to run a step for it, which
  * computes tokens before len again; where that fails, fewer tokens are left. */
 FM_CHECKED fm_status fm_seq_rewind(fm_seq *s, uint32_t len);
@@ -202,7 +206,7 @@ typedef bool (*fm_gen_fn)(void *ctx, const fm_gen_event *ev); /* false = cancel 
 
 typedef struct fm_gen_request {
     fm_model *model;
-    const int32_t *prompt; /* copied */
+    const int32_t *prompt; /* copied; of an encoder-decoder: the source */
     size_t prompt_len;     /* >= 1 */
     uint32_t max_new;
     fm_sample_params sampling;
@@ -256,7 +260,8 @@ typedef struct fm_score_request {
     const int32_t *ids;
     size_t n;
     float *logprobs; /* [n] */
-    size_t from;     /* 0 or 1: all; logprobs[1..from) stay as they are */
+    size_t from;     /* 0 or 1: all; logprobs[1..from) stay as they are. Of an encoder-decoder: the
+                      * tokens before it are the source, of which there must be some */
 } fm_score_request;
 FM_CHECKED fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n);
 

@@ -64,6 +64,9 @@ typedef struct fm_layer {
     fm_linear gate, up, down; /* fused: gate is both; plain: gate has no w */
     const float *act_p, *act_n; /* FM_P_ACT_P, _N, from which xielu is made, or NULL */
     const float *xielu;         /* [4] fm_backend.xielu's param, or NULL */
+    /* Attention to the source, of a decoder with sw.cross: norms as those above. */
+    const float *cross_norm, *cross_norm_b, *cross_post, *cross_post_b; /* [hidden] */
+    fm_linear cross_q, cross_k, cross_v, cross_o;
     fm_experts *experts;      /* of a sparse layer, which has no gate, up, down */
     fm_recurrent *rec;        /* of a layer that recurs */
 } fm_layer;
@@ -71,6 +74,9 @@ typedef struct fm_layer {
 struct fm_model {
     fm_engine *engine;
     fm_arch arch;
+    /* The encoder of arch.sw.cross, else NULL: a model that runs by itself. Its weights are held by
+     * this one, which frees it. */
+    struct fm_model *source;
     fm_linear embed;            /* [vocab, hidden]; looked up by rows, as lora[].a [vocab, r] is */
     fm_linear head;             /* [vocab, hidden]; the same weight where tied */
     const float *norm, *norm_b; /* [hidden]; NULL: none */

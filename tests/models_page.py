@@ -21,6 +21,7 @@ COLUMNS = {"hf": "Hugging Face folder", "in": "GGUF in", "out": "GGUF out", "tra
 # Test programs: the column, the file, the functions whose arguments name references, what it holds.
 SOURCES = [
     ("hf", "tests/model/infer_golden.c", "check", "logits or last states of transformers, in modes exact and fast"),
+    ("hf", "tests/model/infer_stacks.c", "check|folder_open", "logits, states and answers of transformers' encoder-decoders"),
     ("hf", "tests/model/infer_arch.c", "check_arch|ik_ref_open", "logits or last states of transformers"),
     ("hf", "tests/model/infer_classify.c", "golden_open", "outputs of transformers' heads that classify or rank"),
     ("train", "tests/model/train_golden.c", "check_family|check_encoder", "gradients of transformers, of all tensors"),

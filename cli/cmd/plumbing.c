@@ -114,26 +114,62 @@ static fm_json *top_json(const fm_logprob *top, uint64_t k, size_t n)
     return all;
 }
 
+/* The source of an encoder-decoder, before the text that is scored: "prompt", or "prompt_ids". */
+static fm_status source_of(const fm_json *in, const plumb *p, fm_ids *ids)
+{
+    fm_json *as = fm_json_new_object();
+    const fm_json *text = fm_json_get(in, "prompt"), *list = fm_json_get(in, "prompt_ids");
+    fm_status rc = as ? FM_OK : FM_ENOMEM;
+    if (rc == FM_OK && !text && !list)
+        rc = fm_fail(FM_EINVAL,
+                     "%s scores an answer to a prompt: want {\"prompt\": ...} or "
+                     "{\"prompt_ids\": [...]} beside the text",
+                     fm_model_arch(p->m)->family);
+    if (rc == FM_OK && text)
+        rc = fm_json_set(as, "text", fm_json_ref(text));
+    else if (rc == FM_OK)
+        rc = fm_json_set(as, "ids", fm_json_ref(list));
+    FM_THEN(rc, ids_of(as, p, ids));
+    fm_json_free(as);
+    return rc;
+}
+
+static fm_status score_answer(const plumb *p, const fm_ids *ids, size_t from, float *lp)
+{
+    const fm_score_request q = {
+        .model = p->m, .ids = ids->id, .n = ids->count, .logprobs = lp, .from = from};
+    if (p->top)
+        return fm_fail(FM_EUNSUPPORTED, "--top is not supported for %s",
+                       fm_model_arch(p->m)->family);
+    return fm_score_many(fm_model_engine(p->m), &q, 1);
+}
+
 static fm_status score_line(void *ctx, const fm_json *in, fm_json **out)
 {
     const plumb *p = ctx;
     fm_ids ids = {0};
     float *lp = NULL;
     fm_logprob *top = NULL;
-    fm_status rc = ids_of(in, p, &ids);
+    bool stacks = fm_model_arch(p->m)->sw.cross;
+    fm_status rc = stacks ? source_of(in, p, &ids) : FM_OK;
+    size_t from = ids.count;
+    FM_THEN(rc, ids_of(in, p, &ids));
     *out = fm_json_new_object();
     if (rc == FM_OK && ids.count == 0)
         rc = fm_fail(FM_EINVAL, "nothing to score: the text is empty");
     if (rc == FM_OK) {
         lp = fm_calloc(ids.count, sizeof *lp);
         top = fm_calloc(ids.count * p->top, sizeof *top);
-        rc = lp && top
-                 ? fm_score(p->m, ids.id, ids.count, lp, p->top ? top : NULL, (uint32_t)p->top)
-                 : FM_ENOMEM;
+        rc = !(lp && top) ? FM_ENOMEM
+             : stacks
+                 ? score_answer(p, &ids, from, lp)
+                 : fm_score(p->m, ids.id, ids.count, lp, p->top ? top : NULL, (uint32_t)p->top);
     }
     fm_json *logprobs = fm_json_new_array();
     for (size_t i = 0; rc == FM_OK && i < ids.count; i++)
-        fm_json_push_to(&rc, logprobs, i ? fm_json_new_real((double)lp[i]) : fm_json_new_null());
+        fm_json_push_to(&rc, logprobs,
+                        i >= FM_MAX(from, stacks ? 0 : 1) ? fm_json_new_real((double)lp[i])
+                                                          : fm_json_new_null());
     fm_json_put(&rc, *out, "ids", ids_json(&ids));
     fm_json_put(&rc, *out, "logprobs", logprobs);
     if (rc == FM_OK && p->top)
@@ -274,7 +310,7 @@ int cmd_score(cli *c, int argc, char **argv)
     const opt_spec table[] = {
         {0, "top", OPT_UINT, "K",
          "of each line {\"text\": T} or {\"ids\": [N, ...]}, add the K best tokens at each "
-         "position",
+         "position; of an encoder-decoder: {\"prompt\": P, \"text\": T}, without K",
          &top},
         CLI_MODE_OPTION(c),
         CLI_DEVICE_OPTION(c),

@@ -277,13 +277,13 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
     const char *shared = key_or(f->k_kv_heads, "num_key_value_heads");
     bool null_kv = fm_json_get(c, shared) != NULL; /* null: as many as heads */
     int64_t kv = f->kv_heads && !null_kv ? f->kv_heads : a->heads;
-    int64_t hd = f->head_dim && !fm_json_get(c, "head_dim") ? f->head_dim : a->hidden / a->heads;
+    const char *width = key_or(f->k_head_dim, "head_dim");
+    int64_t hd = f->head_dim && !fm_json_get(c, width) ? f->head_dim : a->hidden / a->heads;
     if (!shares) {
         a->kv_heads = a->heads;
         a->head_dim = (uint32_t)hd;
     } else if ((rc = fmi_take_u32(&a->kv_heads, c, shared, kv, 1, 4096, what)) != FM_OK ||
-               (rc = fmi_take_u32(&a->head_dim, c, "head_dim", hd, 2, FM_MAX_HEAD_DIM, what)) !=
-                   FM_OK) {
+               (rc = fmi_take_u32(&a->head_dim, c, width, hd, 2, FM_MAX_HEAD_DIM, what)) != FM_OK) {
         return rc;
     }
     if (a->head_dim < 2 || a->head_dim > FM_MAX_HEAD_DIM || (!shares && a->hidden % a->heads != 0))
@@ -380,6 +380,8 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         inter_dflt = 5632;  /* of layers without experts */
     if (f->has & F_LLAMA_4)
         inter_dflt = 16384; /* likewise */
+    if (f->more & M_T5)
+        inter_dflt = -1;
     if (f->has & F_MAMBA) { /* no feed-forward branch; intermediate_size is the block's */
         inter = "";
         inter_dflt = 1;
@@ -505,6 +507,11 @@ static fm_status read_act(fm_arch *a, const fmi_family *f, const fm_json *c, con
     if (f->sw.xielu)
         return fm_fail(FM_EUNSUPPORTED, "%s: %s '%.40s' is not supported for %s, xielu is", what,
                        key, act, f->name);
+    if (f->more & M_T5) {
+        bool gated = false;
+        act = fmi_t5_act(act, &gated);
+        a->sw.plain_mlp = !gated;
+    }
     if ((f->has & F_GELU_IS_TANH) && strcmp(act, "gelu") == 0)
         act = "gelu_pytorch_tanh";
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
@@ -798,6 +805,7 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         rc = fmi_take_bool(&a->tied, c, "tie_embedding", a->tied, what);
     if (rc == FM_OK && (f->has & F_PAD_OFFSET))
         rc = offset_positions(a, what);
+    FM_THEN(rc, fmi_read_stacks(a, f, c, g, what));
     memcpy(a->family, f->name, strlen(f->name) + 1);
     memcpy(a->prefix, f->prefix[0], strlen(f->prefix[0]) + 1);
     memcpy(a->head_name, f->head_name, strlen(f->head_name) + 1);
@@ -876,6 +884,12 @@ static fm_status find_head(fm_arch *a, const fm_tree *tree)
     bool head = true, score = false;
     if (a->sw.encoder)
         return FM_OK;
+    if (a->sw.cross) {
+        (void)snprintf(name, sizeof(name), "%s.weight", a->head_name);
+        FM_TRY(has_tensor(&head, tree, name));
+        a->tied = !head; /* whatever the config says: so does transformers */
+        return FM_OK;
+    }
     (void)snprintf(name, sizeof(name), "%s%s.weight", inner, a->head_name);
     FM_TRY(has_tensor(&head, tree, name));
     if (head && strlen(name) - strlen(".weight") < sizeof(a->head_name))
@@ -901,6 +915,26 @@ static fm_status choose_prefix(fm_arch *a, const fm_tree *tree)
             memcpy(a->prefix, f->prefix[i], strlen(f->prefix[i]) + 1);
             return FM_OK;
         }
+    }
+    return FM_OK;
+}
+
+/* A tree with the encoder alone (transformers' T5EncoderModel) is that encoder. */
+static fm_status choose_stack(fm_arch *a, const fm_tree *tree)
+{
+    const fmi_family *f = fmi_family_of(a);
+    char name[160];
+    bool decoder = true, source = false;
+    if (!a->sw.cross)
+        return FM_OK;
+    (void)snprintf(name, sizeof(name), "%s%s0.%s", a->prefix, f->layers, f->layer[0].name);
+    FM_TRY(has_tensor(&decoder, tree, name));
+    (void)snprintf(name, sizeof(name), "%s%s0.%s", a->prefix, f->source->layers,
+                   f->source->layer[0].name);
+    FM_TRY(has_tensor(&source, tree, name));
+    if (source && !decoder) {
+        fm_arch whole = *a;
+        fm_arch_source(a, &whole);
     }
     return FM_OK;
 }
@@ -933,12 +967,15 @@ fm_status fm_arch_of_tree(fm_arch *out, const fm_tree *tree, const fm_provider *
     fm_status rc = fm_arch_from_json(out, v, what);
     fm_json_free(v);
     FM_THEN(rc, choose_prefix(out, tree));
+    FM_THEN(rc, choose_stack(out, tree));
     return rc == FM_OK ? find_head(out, tree) : rc;
 }
 
 const char *fm_arch_beyond_llama(const fm_arch *a)
 {
     const fm_switches *s = &a->sw;
+    if (s->cross || a->of_source)
+        return "two stacks";
     if (fm_arch_recurs(a))
         return "recurrent layers";
     if (a->rope[0].kind != FM_ROPE_DEFAULT && a->rope[0].kind != FM_ROPE_LLAMA3)

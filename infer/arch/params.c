@@ -59,6 +59,10 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return recurs && a->sw.rec.conv_bias;
     case W_MLP:
         return !(layer & FM_LAYER_NO_MLP);
+    case W_GATED:
+        return !a->sw.plain_mlp;
+    case W_PLAIN:
+        return a->sw.plain_mlp;
     case W_ALWAYS:
         break;
     }
@@ -240,6 +244,17 @@ static uint32_t count_of(const fm_arch *a, const fmi_arch_part *list, uint8_t bi
     return count;
 }
 
+/* The encoder's i-th parameter behind the embedding, which is the decoder's too. */
+static bool of_source(const fm_arch *a, uint32_t i, fm_param *out)
+{
+    fm_arch source;
+    fm_arch_source(&source, a);
+    if (!fm_arch_param(&source, i + 1, out))
+        return false;
+    out->source = true;
+    return true;
+}
+
 bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out)
 {
     const fmi_family *f = fmi_family_of(a);
@@ -253,7 +268,7 @@ bool fm_arch_param(const fm_arch *a, uint32_t i, fm_param *out)
             return of_list(a, f->layer, (int32_t)l, i, &i, out);
         i -= count[bits];
     }
-    return of_list(a, f->last, -1, i, &i, out);
+    return of_list(a, f->last, -1, i, &i, out) || (a->sw.cross && of_source(a, i, out));
 }
 
 /* Reads digits without a leading zero; returns the text behind them. */
@@ -307,7 +322,7 @@ static const char *shared_layer(const fm_arch *a, const char *rest, uint32_t *la
     return rest;
 }
 
-bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
+static bool own_named(const fm_arch *a, const char *name, fm_param *out)
 {
     const fmi_family *f = fmi_family_of(a);
     size_t prefix = strlen(a->prefix), head = strlen(a->head_name), layers = strlen(f->layers);
@@ -324,8 +339,22 @@ bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
     const char *rest = strncmp(name, f->layers, layers) == 0 ? number(name + layers, &layer) : NULL;
     if (rest && a->sw.groups && !(rest = shared_layer(a, rest, &layer)))
         return false;
-    if (rest)
-        return *rest == '.' && layer < a->layers &&
-               named_in(a, f->layer, (int32_t)layer, rest + 1, out);
+    if (rest && *rest == '.' && layer < a->layers &&
+        named_in(a, f->layer, (int32_t)layer, rest + 1, out))
+        return true;
     return named_in(a, f->first, -1, name, out) || named_in(a, f->last, -1, name, out);
+}
+
+bool fm_arch_param_named(const fm_arch *a, const char *name, fm_param *out)
+{
+    fm_arch source;
+    if (own_named(a, name, out))
+        return true;
+    if (!a->sw.cross)
+        return false;
+    fm_arch_source(&source, a);
+    if (!own_named(&source, name, out))
+        return false;
+    out->source = true;
+    return true;
 }

@@ -749,6 +749,47 @@ static const fmi_arch_part mpnet_layer[] = {
     {"output.LayerNorm.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+#define T5_FIRST(stack)                                                                            \
+    {"shared.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},                                    \
+    {                                                                                              \
+        stack ".block.0.layer.0.SelfAttention.relative_attention_bias.weight", FM_P_BUCKETS,       \
+            W_ALWAYS, D_BUCKETS, D_HEADS                                                           \
+    }
+#define T5_SELF                                                                                    \
+    {"layer.0.layer_norm.weight", FM_P_ATTN_NORM, W_ALWAYS, D_HIDDEN, D_1},                        \
+        {"layer.0.SelfAttention.q.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},                       \
+        {"layer.0.SelfAttention.k.weight", FM_P_K, W_ALWAYS, D_KV, D_HIDDEN},                      \
+        {"layer.0.SelfAttention.v.weight", FM_P_V, W_ALWAYS, D_KV, D_HIDDEN},                      \
+    {                                                                                              \
+        "layer.0.SelfAttention.o.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q                          \
+    }
+#define T5_MLP(number)                                                                             \
+    {"layer." number ".layer_norm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},                \
+        {"layer." number ".DenseReluDense.wi_0.weight", FM_P_GATE, W_GATED, D_INTER, D_HIDDEN},    \
+        {"layer." number ".DenseReluDense.wi_1.weight", FM_P_UP, W_GATED, D_INTER, D_HIDDEN},      \
+        {"layer." number ".DenseReluDense.wi.weight", FM_P_UP, W_PLAIN, D_INTER, D_HIDDEN},        \
+    {                                                                                              \
+        "layer." number ".DenseReluDense.wo.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER        \
+    }
+static const fmi_arch_part t5_first[] = {T5_FIRST("decoder"), {.name = NULL}};
+static const fmi_arch_part t5_layer[] = {
+    T5_SELF,
+    {"layer.1.layer_norm.weight", FM_P_CROSS_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"layer.1.EncDecAttention.q.weight", FM_P_CROSS_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"layer.1.EncDecAttention.k.weight", FM_P_CROSS_K, W_ALWAYS, D_KV, D_HIDDEN},
+    {"layer.1.EncDecAttention.v.weight", FM_P_CROSS_V, W_ALWAYS, D_KV, D_HIDDEN},
+    {"layer.1.EncDecAttention.o.weight", FM_P_CROSS_O, W_ALWAYS, D_HIDDEN, D_Q},
+    T5_MLP("2"),
+    {.name = NULL}};
+static const fmi_arch_part t5_last[] = {
+    {"decoder.final_layer_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
+    {.name = NULL}};
+static const fmi_arch_part t5_source_first[] = {T5_FIRST("encoder"), {.name = NULL}};
+static const fmi_arch_part t5_source_layer[] = {T5_SELF, T5_MLP("1"), {.name = NULL}};
+static const fmi_arch_part t5_source_last[] = {
+    {"encoder.final_layer_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1}, {.name = NULL}};
+
 static const fmi_arch_part bloom_first[] = {
     {"word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"word_embeddings_layernorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
@@ -1014,6 +1055,15 @@ LIST(mpnet_keys, "model_type", "vocab_size", "hidden_size", "num_hidden_layers",
 LIST(mpnet_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout",
      "tie_word_embeddings", "output_past");
 LIST(mpnet_ignored, "*embeddings.position_ids", "pooler.*", "lm_head.*", "mpnet.pooler.*");
+LIST(t5_keys, "model_type", "vocab_size", "d_model", "d_kv", "d_ff", "num_layers",
+     "num_decoder_layers", "num_heads", "relative_attention_num_buckets",
+     "relative_attention_max_distance", "layer_norm_epsilon", "feed_forward_proj", "dense_act_fn",
+     "is_gated_act", "is_decoder", "tie_word_embeddings", "scale_decoder_outputs",
+     "decoder_start_token_id", "bos_token_id", "eos_token_id", "pad_token_id");
+/* n_positions is the length of training, which relative positions do not limit. */
+LIST(t5_harmless, "dropout_rate", "classifier_dropout", "initializer_factor", "n_positions",
+     "is_encoder_decoder", "output_past");
+LIST(t5_ignored, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.*");
 LIST(bloom_keys, "model_type", "vocab_size", "hidden_size", "n_embed", "n_layer", "n_head",
      "seq_length", "layer_norm_epsilon", "apply_residual_connection_post_layernorm",
      "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
@@ -1101,6 +1151,25 @@ LIST(mamba_harmless, "residual_in_fp32", "rescale_prenorm_residual", "time_step_
     .ignored = vision_ignored
 
 /* ==== families ==== */
+
+/* The encoders of families with two stacks. */
+static const fmi_family t5_source = {.name = "t5",
+                                     .prefix = {""},
+                                     .layers = "encoder.block.",
+                                     .head_name = "",
+                                     .first = t5_source_first,
+                                     .layer = t5_source_layer,
+                                     .last = t5_source_last,
+                                     .ignored = t5_ignored};
+/* Tables of biases by distance end with max_positions. */
+#define T5_ROW                                                                                     \
+    .prefix = {""}, .layers = "decoder.block.", .head_name = "lm_head", .first = t5_first,         \
+    .layer = t5_layer, .last = t5_last, .k_hidden = "d_model", .k_inter = "d_ff",                  \
+    .k_layers = "num_layers", .k_heads = "num_heads", .k_kv_heads = "num_heads",                   \
+    .k_head_dim = "d_kv", .k_eps = "layer_norm_epsilon", .k_act = "feed_forward_proj",             \
+    .max_positions = 8192, .head_dim = 64, .tied = true, .keys = t5_keys, .harmless = t5_harmless, \
+    .ignored = t5_ignored, .source = &t5_source, .alone = true,                                    \
+    .sw = {.no_rope = true, .cross = true}
 
 static const fmi_family families[] = {
     {.name = "llama",
@@ -1457,7 +1526,9 @@ static const fmi_family families[] = {
      .harmless = mpnet_harmless,
      .ignored = mpnet_ignored,
      .alone = true,
-     .sw = {BERT_SWITCHES, .buckets = 32}},
+     .sw = {BERT_SWITCHES, .buckets = 32, .bucket_far = 128}},
+    {.name = "t5", T5_ROW, .more = M_T5, .vocab = 32128, .heads = 8, .act = "relu"},
+    {.name = "mt5", T5_ROW, .more = M_T5 | M_MT5, .vocab = 250112, .heads = 6, .act = "gated-gelu"},
     {.name = "bloom",
      .prefix = {"transformer.", ""},
      .layers = "h.",
@@ -1934,7 +2005,8 @@ const fmi_family *fmi_family_at(size_t i)
 const fmi_family *fmi_family_of(const fm_arch *a)
 {
     fm_assert(a->row < FM_ARRAY_LEN(families));
-    return &families[a->row];
+    const fmi_family *f = &families[a->row];
+    return a->of_source ? f->source : f;
 }
 
 void fmi_family_names(char *out, size_t cap)

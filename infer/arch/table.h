@@ -33,6 +33,8 @@ typedef enum fmi_when {
     W_RECURS_BIAS,   /* likewise, where its products have biases */
     W_CONV_BIAS,     /* likewise, where its convolution has */
     W_MLP,           /* in layers with a feed-forward branch */
+    W_GATED,         /* where that has a gate */
+    W_PLAIN,         /* where it has none */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -158,10 +160,13 @@ typedef struct fmi_stack {
 #define F_EMBED_MAP (UINT64_C(1) << 55)   /* embedding_size may be other than hidden_size */
 #define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31)          /* llama_4_scaling_beta: fm_growth */
+/* Bits of fmi_family.more, likewise. */
+#define M_T5 2u  /* feed_forward_proj, relative_attention_*, .. */
+#define M_MT5 4u /* with M_T5: logits are never scaled */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */
-    uint64_t has;
+    uint64_t has, more;
     const char *prefix[4]; /* the first is the default; the others are tried on a tree */
     const char *layers;    /* "layers." */
     const char *inner;     /* where layers share parameters: behind `layers` and a group's number */
@@ -170,6 +175,7 @@ typedef struct fmi_family {
     /* Names of settings; NULL: the usual name. */
     const char *k_hidden_else; /* a second name of k_hidden */
     const char *k_hidden, *k_inter, *k_layers, *k_heads, *k_kv_heads, *k_positions, *k_eps, *k_act;
+    const char *k_head_dim;
     /* Values where the config has none; 0 (NULL): the usual value. */
     uint32_t kv_heads, head_dim, heads, vocab, max_positions, window;
     uint32_t experts, chosen;
@@ -184,6 +190,8 @@ typedef struct fmi_family {
     const char *const *keys;     /* further settings that are read or checked */
     const char *const *harmless; /* further settings without effect */
     const fmi_stack *stacks;     /* ends with a name of NULL; NULL: none */
+    /* Of a family with two stacks: the encoder's names (fm_arch.of_source); NULL: one stack. */
+    const struct fmi_family *source;
     const char *rope;            /* JSON of rope_parameters where the config has none */
     const char *const *ignored;  /* tensors without effect: "*end" or "begin*" */
     bool alone;                  /* the usual keys of rotary decoders are not this family's */
@@ -218,6 +226,11 @@ FM_CHECKED fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const 
 FM_CHECKED fm_status fmi_read_latent(fm_arch *a, const fm_json *c, const char *what); /* latent.c */
 /* Sets the scale of latent attention's scores by rotary settings r. */
 FM_CHECKED fm_status fmi_latent_scale(fm_arch *a, const fm_json *r, const char *what);
+/* The settings of a family with two stacks (stacks.c); g: generation_config. */
+FM_CHECKED fm_status fmi_read_stacks(fm_arch *a, const fmi_family *f, const fm_json *c,
+                                     const fm_json *g, const char *what);
+/* The activation of T5's feed_forward_proj. */
+const char *fmi_t5_act(const char *projection, bool *gated);
 FM_CHECKED fm_status fmi_read_rope(fm_arch *a, const fmi_family *f, const fm_json *c,
                                    const char *what);
 

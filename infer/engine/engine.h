@@ -112,6 +112,12 @@ void fmi_seq_confirm(fm_seq *s, uint32_t len);
 void fmi_seq_trim(fm_seq *s); /* pages beyond its length go back */
 fmi_block *fmi_seq_block(const fm_seq *s, uint32_t token);
 
+/* ---- engine/step/stacks.c ---- */
+
+/* Whether these ids can be the source of a sequence of m, which has an encoder. */
+FM_CHECKED fm_status fmi_source_check(const fm_model *m, const int32_t *ids, size_t n);
+void fmi_source_drop(fm_seq *s);
+
 /* ---- virtual_tokens.c ---- */
 
 /* Keys and values of the model's virtual positions, computed once, held until the model closes. */

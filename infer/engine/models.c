@@ -23,6 +23,8 @@ static fm_status check_device(const fmi_binder *b)
         lacks = "attention with a window to both sides";
     if (a->sw.chunk && !(be->attends & FM_ATTENDS_FIRST))
         lacks = "attention in chunks";
+    if (a->sw.cross && !be->host_visible)
+        lacks = "attention to a source";
     if (a->sw.rec.kind != FM_RECURS_NOT && !be->convolve)
         lacks = "short convolutions";
     if (a->sw.rec.kind == FM_RECURS_DELTA ? !be->delta
@@ -35,15 +37,14 @@ static fm_status check_device(const fmi_binder *b)
     return FM_OK;
 }
 
-/* Makes the table of biases of this rank's heads. */
-static fm_status bind_near(fmi_binder *b)
+/* Makes the table of biases of this rank's heads, of the model or its encoder. */
+static fm_status bind_near(fmi_binder *b, fm_model *m)
 {
-    fm_model *m = b->m;
     float *all = NULL;
     uint32_t heads = fmi_priv(m)->local.heads, ld = fmi_near_ld(&m->arch);
     size_t first = (size_t)fm_comm_rank(m->engine->group) * heads * ld;
     FM_TRY(fmi_near_make(&all, &m->arch, b->tree, b->p, b->what));
-    fm_status rc = all ? fmi_own(m, &m->near, all + first, heads * ld) : FM_OK;
+    fm_status rc = all ? fmi_own(b->m, &m->near, all + first, heads * ld) : FM_OK;
     fm_free(all);
     return rc;
 }
@@ -82,16 +83,12 @@ static fm_status bind_bare(fmi_binder *b)
     return rc;
 }
 
-static fm_status bind_shape(fmi_binder *b)
+/* Makes what a model of this architecture is bound into. */
+static fm_status make_shape(fm_model *m, const char *what)
 {
-    fm_model *m = b->m;
     fmi_model_priv *p = fmi_priv(m);
-    fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->p, b->what);
-    if (rc == FM_OK && b->longer)
-        fm_arch_lengthen(&m->arch);
-    FM_THEN(rc, check_device(b));
-    FM_THEN(rc, fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), b->what));
-    FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, b->what));
+    fm_status rc = fmi_shard_arch(&p->local, &m->arch, fm_comm_size(m->engine->group), what);
+    FM_THEN(rc, fmi_stage_split_of(&p->split, &m->arch, m->engine->stages, what));
     uint32_t most = fmi_stage_split_most(&p->split);
     FM_THEN(rc, fmi_rope_of(m->engine, &p->rope, &p->local, 0, most));
     FM_THEN(rc, fmi_rope_of(m->engine, &p->rope_slide, &p->local, 1, most));
@@ -103,6 +100,48 @@ static fm_status bind_shape(fmi_binder *b)
     return fmi_layers_new(m);
 }
 
+/* Makes the encoder of m. */
+static fm_status make_source(fm_model *m, const char *what)
+{
+    fm_model *s = fm_calloc(1, sizeof(*s));
+    fmi_model_priv *p = fm_calloc(1, sizeof(*p));
+    if (!s || !p) {
+        fm_free(s);
+        fm_free(p);
+        return FM_ENOMEM;
+    }
+    s->engine = m->engine;
+    s->priv = p;
+    m->source = s;
+    fm_arch_source(&s->arch, &m->arch);
+    return make_shape(s, what);
+}
+
+static fm_status bind_shape(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    fm_status rc = fm_arch_of_tree(&m->arch, b->tree, b->p, b->what);
+    if (rc == FM_OK && b->longer)
+        fm_arch_lengthen(&m->arch);
+    FM_THEN(rc, check_device(b));
+    FM_THEN(rc, make_shape(m, b->what));
+    return rc == FM_OK && m->arch.sw.cross ? make_source(m, b->what) : rc;
+}
+
+/* Gives the encoder what it shares with the decoder. */
+static fm_status bind_source(fmi_binder *b)
+{
+    fm_model *s = b->m->source;
+    if (!s)
+        return FM_OK;
+    if (b->m->embed.lora_count || b->m->virtual_len)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %s of a model with two stacks are not supported by adapters", b->what,
+                       b->m->virtual_len ? "virtual tokens" : "low-rank terms on the embedding");
+    s->embed = b->m->embed;
+    return bind_near(b, s);
+}
+
 static fm_status bind(fmi_binder *b)
 {
     fm_hasher *digest = NULL;
@@ -111,7 +150,8 @@ static fm_status bind(fmi_binder *b)
     FM_THEN(rc, fmi_adapters_find(b));
     FM_THEN(rc, fm_hasher_new(&digest));
     FM_THEN(rc, fmi_bind_weights(b, digest));
-    FM_THEN(rc, bind_near(b));
+    FM_THEN(rc, bind_near(b, b->m));
+    FM_THEN(rc, bind_source(b));
     FM_THEN(rc, bind_xielu(b));
     if (rc == FM_OK && (b->m->arch.sw.bare_norms || b->m->arch.sw.qk_bare))
         rc = bind_bare(b);
@@ -207,7 +247,11 @@ fm_status fm_model_adopt(fm_model *m)
     fm_assert(!p->adopted);
     FM_TRY(p->longer ? fm_model_adopt(p->longer) : FM_OK);
     FM_TRY(fmi_geom_of(m->engine, &p->geom, &p->local, &p->split));
-    if (m->engine->prefix)
+    if (m->source) {
+        fmi_model_priv *s = fmi_priv(m->source);
+        FM_TRY(fmi_geom_of(m->engine, &s->geom, &s->local, &s->split));
+    }
+    if (m->engine->prefix && !m->source)
         FM_TRY(fmi_layer_keys(m));
     if (m->engine->log)
         FM_TRY(m->engine->log->adopt(m));
@@ -230,6 +274,19 @@ fm_status fm_model_load(fm_model **out, fm_engine *e, const fm_tree *tree, const
     return rc;
 }
 
+static void close_source(fm_engine *e, fm_model *m)
+{
+    if (!m)
+        return;
+    fmi_model_priv *p = fmi_priv(m);
+    fm_assert(p->seqs == 0);
+    fmi_rope_drop(e, p->rope);
+    fmi_rope_drop(e, p->rope_slide);
+    fmi_layers_free(m);
+    fm_free(p);
+    fm_free(m);
+}
+
 void fm_model_close(fm_model *m)
 {
     if (!m)
@@ -238,6 +295,7 @@ void fm_model_close(fm_model *m)
     fmi_model_priv *p = fmi_priv(m);
     fm_model_close(p->longer);
     fm_assert(p->seqs == 0); /* sequences are closed first */
+    close_source(e, m->source);
     if (e->log)
         e->log->close(m);
     fm_free(m->head.lora);

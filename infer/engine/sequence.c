@@ -444,6 +444,7 @@ fm_status fmi_seq_new(fm_seq **out, fm_model *m)
     if (!s)
         return FM_ENOMEM;
     s->model = m;
+    s->uncached = !fmi_priv(m)->kv_key; /* models with two stacks have no keys */
     changed(s);
     fm_status rc = m->virtual_len ? begin(s) : FM_OK;
     if (rc != FM_OK) {
@@ -464,6 +465,7 @@ void fm_seq_close(fm_seq *s)
     if (!s)
         return;
     fmi_log_op(s, FMI_OP_CLOSE, 0, 0);
+    fmi_source_drop(s);
     while (s->page_count)
         drop_last(s);
     if (s->node)

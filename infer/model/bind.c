@@ -46,6 +46,7 @@ static void set_param(fm_model *m, const fm_param *p, const fmi_cached *w)
         set_linear(m, lin, w, p);
     else
         lin->bias = w->v;
+    m = p->source ? m->source : m;
     if (p->place == FM_P_ATTN_NORM)
         m->layers[p->layer].attn_norm_id = w->id;
     if (p->place == FM_P_MLP_NORM)
@@ -112,8 +113,18 @@ static bool without_effect(const fm_arch *a, const char *name)
     return (a->tied && is_head(a, name, strlen(name))) || fmi_family_ignores(a, name);
 }
 
+/* Files of two stacks may hold the embedding again for each of them. */
+static bool is_copy(const fm_entry *e, const fm_entry *embed, const fm_arch *a)
+{
+    static const char copy[] = "embed_tokens.weight";
+    size_t n = strlen(e->name), k = sizeof(copy) - 1;
+    return (a->sw.cross || a->of_source) && embed && n > k && strcmp(e->name + n - k, copy) == 0 &&
+           fm_digest_eq(&e->id, &embed->id);
+}
+
 static fm_status check_leftovers(fmi_binder *b)
 {
+    const fm_entry *embed = NULL;
     fm_map *known = NULL;
     fm_status rc = fm_map_new(&known);
     fm_param p;
@@ -125,13 +136,16 @@ static fm_status check_leftovers(fmi_binder *b)
         if (rc != FM_OK)
             rc = fm_error_prefix(rc, "%s", b->what);
     }
+    if (rc == FM_OK && fm_arch_param(&b->m->arch, 0, &p))
+        rc = fmi_find_entry(b, &embed, p.name);
     fm_tree_range(b->tree, "tensors/", &begin, &end);
     for (size_t i = begin; rc == FM_OK && i < end; i++) {
         const fm_entry *e = fm_tree_at(b->tree, i);
         if (e->kind != FM_ENTRY_TENSOR)
             rc = fm_fail(FM_ECORRUPT, "%s: %s is no tensor", b->what, e->path);
         else if (!fm_map_has(known, e->name, strlen(e->name)) &&
-                 !fmi_class_tensor(&b->m->arch, e->name) && !without_effect(&b->m->arch, e->name))
+                 !fmi_class_tensor(&b->m->arch, e->name) && !without_effect(&b->m->arch, e->name) &&
+                 !is_copy(e, embed, &b->m->arch))
             rc =
                 fm_fail(FM_EUNSUPPORTED, "%s: tensor '%s' belongs to nothing that %s computes here",
                         b->what, e->name, b->m->arch.family);
@@ -225,6 +239,10 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(digest_text(h, "xielu\n"));
     if (s->bare_norms)
         FM_TRY(digest_text(h, "bare\n"));
+    if (s->cross || a->of_source)
+        FM_TRY(digest_text(h, "stacks %d %u %u %u %u %d %d\n", s->cross, a->source_layers,
+                           a->source_heads, a->source_inter, s->bucket_far, a->start[0],
+                           a->start[1]));
     if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))
         FM_TRY(digest_text(h, "near %d %u %u\n", (int)s->alibi, s->buckets,
                            s->encoder ? a->window : 0));

@@ -8,9 +8,6 @@
 #include "store/base/math/detmath.h"
 #include "store/base/mem.h"
 
-/* A distance of so many positions and all beyond it share the last bucket. */
-#define FAR 128.0f
-
 uint32_t fmi_near_ld(const fm_arch *a)
 {
     if (a->sw.alibi == FM_ALIBI_NONE && !a->sw.buckets)
@@ -63,16 +60,16 @@ static void fill_alibi(float *out, const fm_arch *a)
 
 /* ==== buckets of relative positions (MPNet, as T5) ==== */
 
-/* Half of the buckets are for keys behind the query. Of each half, half hold one distance, the
- * others grow with its logarithm. */
-static uint32_t bucket_of(int64_t distance, uint32_t buckets)
+/* In an encoder half of the buckets are for keys behind the query. Of each half (a decoder's whole),
+ * half hold one distance, the others grow with its logarithm. */
+static uint32_t bucket_of(int64_t distance, const fm_switches *sw)
 {
-    uint32_t half = buckets / 2, exact = half / 2, far;
+    uint32_t half = sw->encoder ? sw->buckets / 2 : sw->buckets, exact = half / 2, far;
     uint32_t n = (uint32_t)(distance < 0 ? -distance : distance), behind = distance > 0 ? half : 0;
     if (n < exact)
         return behind + n;
     float log_of = (float)fm_log((double)((float)n / (float)exact));
-    float share = log_of / (float)fm_log((double)(FAR / (float)exact));
+    float share = log_of / (float)fm_log((double)sw->bucket_far / (double)exact);
     far = exact + (uint32_t)(share * (float)(half - exact));
     return behind + FM_MIN(far, half - 1);
 }
@@ -89,7 +86,7 @@ static fm_status fill_buckets(float *out, const fm_arch *a, const fm_tree *tree,
     for (uint32_t h = 0; h < a->heads; h++)
         for (uint32_t k = 0; k < ld; k++)
             out[(size_t)h * ld + k] =
-                by[(size_t)bucket_of((int64_t)k - (int64_t)zero, n) * a->heads + h];
+                by[(size_t)bucket_of((int64_t)k - (int64_t)zero, &a->sw) * a->heads + h];
     fm_free(by);
     return FM_OK;
 }

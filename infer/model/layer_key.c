@@ -22,7 +22,7 @@ _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term i
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 5 * 104 + 4 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_recurrent) == 7 * 104 + 6 * 8, "hash the new field of fm_recurrent");
-_Static_assert(sizeof(fm_layer) == 14 * 8 + 2 * 32 + 8 * 104 + 2 * 8,
+_Static_assert(sizeof(fm_layer) == 18 * 8 + 2 * 32 + 12 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
 typedef struct keyer {
@@ -183,6 +183,10 @@ static void put_rest(keyer *k, const fm_layer *y)
     put_linear(k, &y->up);
     put_linear(k, &y->down);
     put_vector(k, y->xielu, 4);
+    if (a->sw.cross) { /* it never gets here: fmi_layer_keys */
+        k->rc = fm_fail(FM_EUNSUPPORTED, "layers that attend to a source have no key");
+        return;
+    }
     if (y->experts)
         put_experts(k, y->experts);
 }

@@ -9,8 +9,17 @@
 
 #define PEFT_PREFIX "base_model.model."
 
+/* The linears and vectors of a layer's attention to the source. */
+static fm_linear *cross_linear(fm_layer *l, fm_place place)
+{
+    fm_linear *of[] = {&l->cross_q, &l->cross_q, &l->cross_k, &l->cross_k,
+                       &l->cross_v, &l->cross_v, &l->cross_o, &l->cross_o};
+    return place < FM_P_CROSS_Q ? NULL : of[place - FM_P_CROSS_Q];
+}
+
 fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
 {
+    m = p->source ? m->source : m;
     if (p->layer < 0)
         return p->place == FM_P_EMBED                                       ? &m->embed
                : p->place == FM_P_HEAD                                      ? &m->head
@@ -32,6 +41,8 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
         return place[p->place];
     if (p->place < FM_P_ROUTER)
         return NULL;
+    if (p->place >= FM_P_CROSS_NORM)
+        return cross_linear(l, p->place);
     if (p->place >= FM_P_REC_IN)
         return p->place <= FM_P_REC_IN_B    ? &l->rec->in
                : p->place <= FM_P_REC_OUT_B ? &l->rec->out
@@ -49,6 +60,7 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
 
 const float **fmi_vector_at(fm_model *m, const fm_param *p)
 {
+    m = p->source ? m->source : m;
     if (p->layer < 0) {
         const float **place[] = {[FM_P_TYPES] = &m->types,
                                  [FM_P_EMBED_NORM] = &m->embed_norm,
@@ -61,6 +73,10 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
     fm_layer *l = &m->layers[p->layer];
     if (p->place == FM_P_ROUTER_B)
         return &l->experts->choice_bias;
+    if (p->place >= FM_P_CROSS_NORM) {
+        const float **of[] = {&l->cross_norm, &l->cross_norm_b, &l->cross_post, &l->cross_post_b};
+        return of[p->place - FM_P_CROSS_NORM];
+    }
     if (p->place >= FM_P_CONV) {
         fm_recurrent *x = l->rec;
         const float **of[] = {&x->conv, &x->conv_b, &x->rates, &x->skip, &x->dt_b, &x->norm};
@@ -182,7 +198,8 @@ void fmi_layers_free(fm_model *m)
 {
     for (uint32_t l = 0; m->layers && l < m->arch.layers; l++) {
         fm_layer *y = &m->layers[l];
-        fm_linear *all[] = {&y->q, &y->k, &y->v, &y->o, &y->gate, &y->up, &y->down, &y->q_a};
+        fm_linear *all[] = {&y->q,    &y->k,   &y->v,       &y->o,       &y->gate,    &y->up,
+                            &y->down, &y->q_a, &y->cross_q, &y->cross_k, &y->cross_v, &y->cross_o};
         for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
             fm_free(all[i]->lora);
         if (y->rec) {

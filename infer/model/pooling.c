@@ -174,7 +174,7 @@ fm_status fmi_pooling_read(fmi_pooling *out, const fm_tree *tree, const fm_provi
                            const fm_arch *a, const char *what)
 {
     const from b = {tree, p, what};
-    bool encoder = a->sw.encoder;
+    bool encoder = a->sw.encoder || a->sw.cross; /* of two stacks the encoder gives the states */
     fm_json *c = NULL;
     *out = (fmi_pooling){.mode = encoder ? FMI_POOL_MEAN : FMI_POOL_LAST,
                          .normalise = encoder,

@@ -28,6 +28,10 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
             FM_EUNSUPPORTED,
             "%s: %s has recurrent layers, which cannot be split over ranks; use one rank", what,
             whole->family);
+    if (whole->sw.cross || whole->of_source)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: the two stacks of %s are not split over ranks; use one", what,
+                       whole->family);
     if (whole->sw.embed_width)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s makes its embeddings as wide as its layers, which is not split over "
@@ -423,6 +427,8 @@ int32_t fmi_token_here(const fm_model *m, int32_t token)
 
 int32_t fmi_pipe_place(const fm_param *p)
 {
+    if (p->source) /* one stage */
+        return FMI_BEFORE_LAYERS;
     if (p->layer >= 0)
         return p->layer;
     return p->place == FM_P_NORM || p->place == FM_P_NORM_B || p->place == FM_P_HEAD ||

@@ -81,6 +81,10 @@ fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, uint32_t st
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s has recurrent layers, which cannot be split over stages; use one",
                        what, a->family);
+    if (a->sw.cross || a->of_source)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: the two stacks of %s are not split over stages; use one", what,
+                       a->family);
     if (a->sw.embed_width)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s makes its embeddings as wide as its layers, which is not split over "

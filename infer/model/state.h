@@ -131,6 +131,9 @@ struct fm_seq {
     uint32_t known;
     uint32_t whole;      /* tokens in complete blocks */
     fmi_node *node;      /* held: the cache's node of the last complete block */
+    /* Keys and values of the source, in the layers' pools: [layers, source_pages] held. */
+    int32_t *source_page;
+    uint32_t source_pages, source_len; /* len: tokens; 0: it has none */
     bool uncached;       /* takes nothing from the cache, gives nothing to it */
     const fm_hook *hook; /* [hooks] borrowed; trace.h */
     size_t hooks;

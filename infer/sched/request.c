@@ -8,13 +8,41 @@
 
 #include "store/base/mem.h"
 
+/* The decoder of two stacks has its first tokens for a prompt. */
+static size_t start_len(const fm_arch *a)
+{
+    return a->start[1] >= 0 ? 2 : 1;
+}
+
+static fm_status check_prompt(const fm_gen_request *q)
+{
+    const fm_arch *a = fm_model_arch(q->model);
+    const fm_model *longest = fm_model_for_length(q->model, UINT32_MAX);
+    uint32_t positions = fmi_positions(longest);
+    if (!q->prompt || q->prompt_len < 1)
+        return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
+    if (a->sw.cross && positions <= start_len(a))
+        return fm_fail(FM_EINVAL, "request: %s at most %u", fmi_positions_limit(longest),
+                       positions);
+    if (a->sw.cross) {
+        fm_status rc = fmi_source_check(q->model, q->prompt, q->prompt_len);
+        return rc == FM_OK ? rc : fm_error_prefix(rc, "request: 'prompt'");
+    }
+    if (q->prompt_len >= positions)
+        return fm_fail(FM_EINVAL, "request: 'prompt' has %zu tokens, %s at most %u", q->prompt_len,
+                       fmi_positions_limit(longest), positions ? positions - 1 : 0);
+    for (size_t i = 0; i < q->prompt_len; i++)
+        if (q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= a->vocab)
+            return fm_fail(FM_EINVAL, "request: 'prompt' token %zu is %d, the vocabulary has %u", i,
+                           q->prompt[i], a->vocab);
+    return FM_OK;
+}
+
 static fm_status check(const fm_gen_request *q)
 {
     if (!q->model)
         return fm_fail(FM_EINVAL, "request: 'model' is missing");
     const fm_arch *a = fm_model_arch(q->model);
-    const fm_model *longest = fm_model_for_length(q->model, UINT32_MAX);
-    uint32_t positions = fmi_positions(longest);
     if (a->sw.encoder)
         return fm_fail(FM_EUNSUPPORTED, "request: %s is an encoder; it gives embeddings, no text",
                        a->family);
@@ -23,15 +51,7 @@ static fm_status check(const fm_gen_request *q)
                        "request: this version has no language head; a classifier's "
                        "classes come from classify, a base model's vectors from "
                        "embed");
-    if (!q->prompt || q->prompt_len < 1)
-        return fm_fail(FM_EINVAL, "request: 'prompt' is empty");
-    if (q->prompt_len >= positions)
-        return fm_fail(FM_EINVAL, "request: 'prompt' has %zu tokens, %s at most %u", q->prompt_len,
-                       fmi_positions_limit(longest), positions ? positions - 1 : 0);
-    for (size_t i = 0; i < q->prompt_len; i++)
-        if (q->prompt[i] < 0 || (uint32_t)q->prompt[i] >= a->vocab)
-            return fm_fail(FM_EINVAL, "request: 'prompt' token %zu is %d, the vocabulary has %u", i,
-                           q->prompt[i], a->vocab);
+    FM_TRY(check_prompt(q));
     if (q->max_new < 1)
         return fm_fail(FM_EINVAL, "request: 'max_new' must be at least 1");
     if (q->top_logprobs > FM_MIN(FMI_MAX_TOP_LOGPROBS, a->vocab))
@@ -63,13 +83,22 @@ static fm_status fill_form(fmi_request *r, const fm_gen_request *ask)
 static fm_status fill(fmi_request *r, const fm_gen_request *ask)
 {
     uint32_t positions = fmi_positions(fm_model_for_length(ask->model, UINT32_MAX));
-    r->ask.model = fm_model_for_length(ask->model, (uint32_t)ask->prompt_len);
-    r->prompt_len = r->count = ask->prompt_len;
-    r->room = ask->prompt_len + FM_MIN((size_t)ask->max_new, positions - ask->prompt_len);
+    const fm_arch *a = fm_model_arch(ask->model);
+    const int32_t *prompt = a->sw.cross ? a->start : ask->prompt;
+    size_t n = a->sw.cross ? start_len(a) : ask->prompt_len;
+    r->ask.model = fm_model_for_length(ask->model, (uint32_t)n);
+    r->prompt_len = r->count = n;
+    r->room = n + FM_MIN((size_t)ask->max_new, positions - n);
     r->token = fm_malloc(r->room * sizeof(int32_t));
     if (!r->token)
         return FM_ENOMEM;
-    memcpy(r->token, ask->prompt, ask->prompt_len * sizeof(int32_t));
+    memcpy(r->token, prompt, n * sizeof(int32_t));
+    if (a->sw.cross) {
+        r->source_len = ask->prompt_len;
+        r->source = fm_memdup(ask->prompt, ask->prompt_len * sizeof(int32_t));
+        if (!r->source)
+            return FM_ENOMEM;
+    }
     for (size_t i = 0; i < ask->stop_count; i++) {
         r->stop[i] = fm_strdup(ask->stop[i]);
         if (!r->stop[i])
@@ -123,6 +152,7 @@ void fmi_request_free(fmi_request *r)
     fm_free(r->allowed);
     fm_free(r->top);
     fm_free(r->token);
+    fm_free(r->source);
     fm_free(r);
 }
 

@@ -15,6 +15,8 @@ typedef struct fmi_request {
     fm_gen_request ask; /* its prompt and stop are not used: token and stop below are copies */
     fm_seq *seq;        /* NULL until started */
     int32_t *token;     /* prompt, then the answer; capacity: room */
+    int32_t *source;    /* of an encoder-decoder: what was asked; its prompt is fm_arch.start */
+    size_t source_len;
     size_t prompt_len, count, room;
     fm_tok_stream stream;
     fm_buf text; /* complete code points that were not handed out yet */

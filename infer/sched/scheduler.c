@@ -228,6 +228,11 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
     const fmi_geom *g = fmi_priv(m)->geom;
     uint64_t pages = (m->virtual_len + r->count) / FM_KV_PAGE + 1;
     bool room = true;
+    if (m->source) { /* one stage, one pool or two: the encoder's pages go before the source's come */
+        uint64_t source = r->source_len / FM_KV_PAGE + 1, layers = m->source->arch.layers;
+        room = fmi_kv_room(fmi_priv(m->source)->geom->lane[0]) >= source * layers;
+        pages += source;
+    }
     if (g->recurs) /* one stage; states before, behind and between the steps under way */
         room = fmi_kv_room(g->lane[0]) >= pages * g->attending &&
                fmi_kv_room(g->states) >= 3 * (uint64_t)g->recurs;
@@ -240,6 +245,8 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
 static fm_status begin(fmi_request *r)
 {
     FM_TRY(fm_seq_open(&r->seq, r->ask.model));
+    if (r->source_len)
+        FM_TRY(fm_seq_source(r->seq, r->source, r->source_len));
     FM_TRY(fmi_seq_expect(r->seq, (uint32_t)r->room));
     for (uint32_t i = 0; i < r->count; i++)
         fmi_seq_tell(r->seq, i, r->token[i]);
@@ -293,14 +300,22 @@ static void start_waiting(fm_scheduler *s)
         if (!has_room(s, w->wait))
             return;
         fmi_request *r = fmi_fair_queue_first(&s->fair, w);
-        if (begin_anew(s, r, begin(r)) != FM_OK) {
+        fm_status rc = begin(r);
+        if (rc == FM_ELIMIT && r->source && s->running > 0) { /* no pages for the source yet */
+            fm_seq_close(r->seq);
+            r->seq = NULL;
+            fm_error_clear();
+            fmi_fair_queue_wait(&s->fair, r, true);
+            return;
+        }
+        if (begin_anew(s, r, rc) != FM_OK) {
             fmi_request_finish(r, "error", fm_error_text());
             fmi_request_free(r);
             continue;
         }
         fmi_seq_adopt(r->seq);
         if (!r->charged)
-            w->served += FMI_PROMPT_COST * (r->count - fm_seq_len(r->seq));
+            w->served += FMI_PROMPT_COST * (r->source_len + r->count - fm_seq_len(r->seq));
         r->charged = true;
         w->running++;
         s->run[s->running++] = r;

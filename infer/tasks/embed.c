@@ -45,17 +45,24 @@ fm_status fm_embed_encode(const fm_model *m, fm_span text, fm_ids *out)
 
 /* ==== running ==== */
 
+/* What gives the states: of two stacks the encoder. */
+static fm_model *runs(const fmi_states_request *q)
+{
+    return q->model->source ? q->model->source
+                            : fm_model_for_length(q->model, (uint32_t)FM_MIN(q->n, UINT32_MAX));
+}
+
 static fm_status check(const fmi_states_request *q, uint32_t max_rows)
 {
     const fm_arch *a = &q->model->arch;
     if (q->n < 1)
         return fm_fail(FM_EINVAL, "%s: no tokens", q->what);
-    const fm_model *by = fm_model_for_length(q->model, (uint32_t)FM_MIN(q->n, UINT32_MAX));
+    const fm_model *by = runs(q);
     uint32_t most = FM_MIN(by->arch.max_positions, fmi_positions(by));
     if (q->n > most)
         return fm_fail(FM_EINVAL, "%s: %zu tokens, %s at most %u", q->what, q->n,
                        fmi_positions_limit(by), most);
-    if (a->sw.encoder && q->n > max_rows)
+    if (by->arch.sw.encoder && q->n > max_rows)
         return fm_fail(FM_ELIMIT,
                        "%s: %zu tokens; an encoder takes a text in one step, and a step of "
                        "this engine has at most %u rows",
@@ -119,7 +126,7 @@ fm_status fmi_states_many(fm_engine *e, const fmi_states_request *req, size_t n)
         for (size_t i = 0; i < k; i++)
             j[i] = (job){.q = &req[at + i]};
         for (size_t i = 0; rc == FM_OK && i < k; i++)
-            rc = fm_seq_open(&j[i].seq, fm_model_for_length(j[i].q->model, (uint32_t)j[i].q->n));
+            rc = fm_seq_open(&j[i].seq, runs(j[i].q));
         while (rc == FM_OK && j[k - 1].done < j[k - 1].q->n)
             rc = step(e, j, k, row);
         for (size_t i = 0; i < k; i++)

@@ -12,6 +12,10 @@
 
 typedef struct job {
     const fm_score_request *q;
+    /* Of an encoder-decoder: what the decoder takes. q->ids before from are the source. */
+    int32_t *own;
+    const int32_t *ids; /* [n] own, or q->ids */
+    size_t n;
     fm_logprob *top;
     uint32_t top_k;
     fm_seq *seq;
@@ -32,6 +36,13 @@ static fm_status check(const job *j)
         return fm_fail(FM_EUNSUPPORTED, "score: this version has no language head; a classifier's "
                                         "classes come from classify, a base model's vectors from "
                                         "embed");
+    if (a->sw.cross && (q->from == 0 || j->top_k))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "score: %s gives the probabilities of an answer to a source alone, and no "
+                       "other tokens",
+                       a->family);
+    if (a->sw.cross)
+        FM_TRY(fmi_source_check(q->model, q->ids, FM_MIN(q->from, q->n)));
     for (size_t i = 0; i < q->n; i++)
         if (q->ids[i] < 0 || (uint32_t)q->ids[i] >= a->vocab)
             return fm_fail(FM_EINVAL, "score: token %zu is %d, the vocabulary has %u", i, q->ids[i],
@@ -61,7 +72,7 @@ static bool is_underway(const job *j, size_t i)
             continue;
         seen++;
         if (j[k].feed >= end && j[k].done < end && fmi_leaves_for(o->model, q->model) &&
-            memcmp(o->ids, q->ids, end * sizeof(int32_t)) == 0)
+            memcmp(j[k].ids, j[i].ids, end * sizeof(int32_t)) == 0)
             return true;
     }
     return false;
@@ -71,9 +82,11 @@ static bool is_underway(const job *j, size_t i)
 static fm_status begin(job *j)
 {
     FM_TRY(fm_seq_open(&j->seq, fm_model_for_length(j->q->model, (uint32_t)j->feed)));
+    if (j->own)
+        FM_TRY(fm_seq_source(j->seq, j->q->ids, j->q->from));
     FM_TRY(fmi_seq_expect(j->seq, (uint32_t)j->feed));
     for (uint32_t i = 0; i < j->feed; i++)
-        fmi_seq_tell(j->seq, i, j->q->ids[i]);
+        fmi_seq_tell(j->seq, i, j->ids[i]);
     return FM_OK;
 }
 
@@ -114,8 +127,8 @@ static fm_status gather(fm_row *row, room left, job *j, size_t n, size_t jobs, u
         left.rows -= j[i].rows;
         for (uint32_t r = 0; r < j[i].rows; r++, at++) {
             bool wants = j[i].done + r >= j[i].first;
-            row[at] = (fm_row){
-                .seq = j[i].seq, .token = j[i].q->ids[j[i].done + r], .want_logits = wants};
+            row[at] =
+                (fm_row){.seq = j[i].seq, .token = j[i].ids[j[i].done + r], .want_logits = wants};
             left.logits -= wants;
         }
     }
@@ -133,10 +146,11 @@ static fm_status take(fm_engine *e, job *j)
             continue;
         const float *logits = fm_engine_logits(e, j->row0 + r);
         float lse = fmi_engine_lse_of(e, j->row0 + r);
-        if (at + 1 < q->n)
-            q->logprobs[at + 1] = (float)((double)logits[q->ids[at + 1]] - (double)lse);
+        if (at + 1 < j->n)
+            q->logprobs[q->n - j->n + at + 1] =
+                (float)((double)logits[j->ids[at + 1]] - (double)lse);
         if (j->top_k) {
-            FM_TRY(fm_logprobs(NULL, j->top + at * j->top_k, j->top_k, logits, vocab, q->ids[at]));
+            FM_TRY(fm_logprobs(NULL, j->top + at * j->top_k, j->top_k, logits, vocab, j->ids[at]));
         }
     }
     j->done += j->rows;
@@ -210,13 +224,42 @@ static fm_status score(fm_engine *e, job *j, size_t n)
     return rc;
 }
 
+/* Sets what j runs: all of the text but its last token, or the decoder's first tokens and all of
+ * the answer but its last token. */
+static fm_status set_tokens(job *j)
+{
+    const fm_score_request *q = j->q;
+    const fm_arch *a = fm_model_arch(q->model);
+    j->ids = q->ids;
+    j->n = q->n;
+    j->feed = q->n > FM_MAX(q->from, (size_t)1) ? q->n - 1 : 0;
+    j->first = q->from ? q->from - 1 : 0;
+    if (!a->sw.cross || q->from == 0 || q->n <= q->from)
+        return FM_OK;
+    size_t lead = a->start[1] >= 0 ? 2 : 1, answer = q->n - q->from;
+    j->own = fm_malloc((lead + answer) * sizeof(int32_t));
+    if (!j->own)
+        return FM_ENOMEM;
+    memcpy(j->own, a->start, lead * sizeof(int32_t));
+    memcpy(j->own + lead, q->ids + q->from, answer * sizeof(int32_t));
+    j->ids = j->own;
+    j->n = lead + answer;
+    j->feed = j->n - 1;
+    j->first = lead - 1;
+    return FM_OK;
+}
+
 fm_status fm_score(fm_model *m, const int32_t *ids, size_t n, float *logprobs, fm_logprob *top,
                    uint32_t top_k)
 {
     fm_score_request q = {.model = m, .ids = ids, .n = n, .logprobs = logprobs};
     bool wants_top = top && top_k;
-    job j = {
-        .q = &q, .top = top, .top_k = wants_top ? top_k : 0, .feed = n && !wants_top ? n - 1 : n};
+    job j = {.q = &q,
+             .ids = ids,
+             .n = n,
+             .top = top,
+             .top_k = wants_top ? top_k : 0,
+             .feed = n && !wants_top ? n - 1 : n};
     return score(m->engine, &j, 1);
 }
 
@@ -225,16 +268,16 @@ fm_status fm_score_many(fm_engine *e, const fm_score_request *req, size_t n)
     job *j = fm_calloc(FM_MAX(n, (size_t)1), sizeof(*j));
     if (!j)
         return FM_ENOMEM;
-    for (size_t i = 0; i < n; i++) {
-        j[i].q = &req[i];
-        j[i].feed = req[i].n > FM_MAX(req[i].from, (size_t)1) ? req[i].n - 1 : 0;
-        j[i].first = req[i].from ? req[i].from - 1 : 0;
-    }
     fm_status rc = FM_OK;
-    for (size_t i = 0; i < n && rc == FM_OK; i++)
+    for (size_t i = 0; i < n && rc == FM_OK; i++) {
+        j[i].q = &req[i];
         if (!req[i].model || req[i].model->engine != e)
             rc = fm_fail(FM_EINVAL, "request %zu: the model belongs to another engine", i);
+        FM_THEN(rc, set_tokens(&j[i]));
+    }
     FM_THEN(rc, score(e, j, n));
+    for (size_t i = 0; i < n; i++)
+        fm_free(j[i].own);
     fm_free(j);
     return rc;
 }

@@ -117,6 +117,12 @@ static fm_status encode_pair(fmv_work *w, const fmv_case *c, size_t prompt,
 {
     fm_ids alone = {0};
     fm_buf text;
+    if (fm_model_arch(m)->sw.cross) { /* two texts */
+        FM_TRY(encode_prompt(&w->ids, c, prompt, m));
+        w->prompt_len = w->ids.count;
+        return fm_tokenizer_encode(fm_model_tokenizer(m), fm_span_str(continuation), false,
+                                   &w->ids);
+    }
     fm_buf_init(&text, 0);
     fm_status rc = encode_prompt(&alone, c, prompt, m);
     FM_THEN(rc, prompt_text(&text, c, prompt, m));
@@ -193,6 +199,9 @@ static fm_status encode_alone(fmv_work *w, fm_span text, const fm_model *m)
     const fm_tokenizer *t = fm_model_tokenizer(m);
     if (!t)
         return fm_fail(FM_EUNSUPPORTED, "the version has no tokenizer");
+    if (fm_model_arch(m)->sw.cross)
+        return fm_fail(FM_EUNSUPPORTED, "%s scores an answer to a prompt, no text alone",
+                       fm_model_arch(m)->family);
     int32_t first = fm_tokenizer_bos(t) >= 0 ? fm_tokenizer_bos(t) : fm_tokenizer_eos(t);
     if (first < 0)
         return fm_fail(FM_EUNSUPPORTED, "the tokenizer names neither bos nor eos to begin with");

@@ -65,6 +65,19 @@ static void bad_alone(const char *type, const char *more, fm_status want, const 
     fm_free(text);
 }
 
+static void bad_stacks(const char *more, fm_status want, const char *needle)
+{
+    fm_json *v = NULL;
+    fm_arch a;
+    char *text = fm_asprintf("{\"config\":{\"model_type\":\"t5\",\"vocab_size\":100,"
+                             "\"d_model\":48,\"num_layers\":2,\"d_ff\":64,%s}}",
+                             more);
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "model.json"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), want, needle);
+    fm_json_free(v);
+    fm_free(text);
+}
+
 TEST(unknown_fields_are_refused_by_name)
 {
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
@@ -271,6 +284,8 @@ static bool is_needed(const char *key)
                                          "intermediate_size",
                                          "hidden_dim",
                                          "ffn_dim",
+                                         "d_ff",
+                                         "num_layers",
                                          "num_hidden_layers",
                                          "n_layer",
                                          "n_layers",
@@ -417,6 +432,16 @@ TEST(wrong_values_of_families_are_refused)
     bad("llama4_text",
         "\"num_key_value_heads\":2,\"num_local_experts\":2,\"num_experts_per_tok\":3", FM_EINVAL,
         "num_experts_per_tok");
+    bad_stacks("\"feed_forward_proj\":\"gated-mish\"", FM_EUNSUPPORTED, "'mish' is not supported");
+    bad_stacks("\"dense_act_fn\":\"gelu\"", FM_EUNSUPPORTED, "dense_act_fn");
+    bad_stacks("\"is_gated_act\":true", FM_EUNSUPPORTED, "is_gated_act");
+    bad_stacks("\"relative_attention_num_buckets\":3", FM_EINVAL, "num_buckets");
+    bad_stacks("\"relative_attention_max_distance\":16", FM_EINVAL, "max_distance");
+    bad_stacks("\"num_decoder_layers\":0", FM_EINVAL, "num_decoder_layers");
+    bad_stacks("\"decoder_start_token_id\":100", FM_EINVAL, "decoder_start_token_id");
+    bad_stacks("\"pad_token_id\":null", FM_EINVAL, "'decoder_start_token_id' is missing");
+    bad_stacks("\"is_decoder\":true", FM_EUNSUPPORTED, "is_decoder");
+    bad_stacks("\"num_key_value_heads\":2", FM_EUNSUPPORTED, "num_key_value_heads");
     bad("deepseek_v3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "2 key/value heads");
     bad("gpt_oss",
         "\"num_key_value_heads\":2,\"num_local_experts\":4,\"num_experts_per_tok\":2,\"swiglu_"

@@ -438,6 +438,11 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
     if (arch->sw.sinks && !(be->attends & FM_ATTENDS_TRAIN_SINK))
         return fm_fail(FM_EUNSUPPORTED, "%s has sinks, which %s does not train; use the CPU",
                        arch->family, be->name);
+    if (arch->sw.cross || arch->of_source)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: training of an encoder and a decoder is not supported: they run, also "
+                       "with adapters",
+                       arch->family);
     if (arch->sw.embed_width || arch->sw.groups)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: training of %s is not supported: it runs, also with adapters",

@@ -32,6 +32,14 @@ static fmi_gain gain_mlp_post(const fm_model *m, uint32_t l)
 {
     return (fmi_gain){m->layers[l].mlp_post, m->layers[l].mlp_post_b};
 }
+static fmi_gain gain_cross(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].cross_norm, m->layers[l].cross_norm_b};
+}
+static fmi_gain gain_cross_post(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].cross_post, m->layers[l].cross_post_b};
+}
 static fmi_gain gain_final(const fm_model *m, uint32_t l)
 {
     (void)l;
@@ -227,7 +235,11 @@ static fm_status layer(fmi_pass *p, uint32_t l)
         join(p, l, p->o, gain_attn_post, after, l + 1);
         return FM_OK;
     }
-    join(p, l, p->o, gain_attn_post, gain_mlp, l);
+    join(p, l, p->o, gain_attn_post, p->g->sw.cross ? gain_cross : gain_mlp, l);
+    if (p->g->sw.cross) {
+        FM_TRY(fmi_cross(p, l, input_of(p, l, gain_cross), p->o));
+        join(p, l, p->o, gain_cross_post, gain_mlp, l);
+    }
     FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->o));
     FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->o));
     join(p, l, p->o, gain_mlp_post, after, l + 1);

@@ -311,6 +311,8 @@ void fmi_rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t turns);
  * values lack. */
 FM_CHECKED fm_status fmi_latent(fmi_pass *p, uint32_t l, float *x);
 fmi_matrix fmi_latent_out(fmi_pass *p);
+/* stacks.c: attention to the sources of the rows' sequences */
+FM_CHECKED fm_status fmi_cross(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
 void fmi_routes_free(fmi_step *s);

@@ -29,7 +29,8 @@ uint32_t fmi_class_end(const fmi_step *s, uint32_t i)
 
 size_t fmi_table_ints(const fmi_step *s, const fmi_geom *g)
 {
-    return (size_t)g->here * g->seqs * s->table_stride;
+    size_t tables = g->sw.cross ? 2 : 1; /* of the rows' own pages, then of their sources' */
+    return tables * g->here * g->seqs * s->table_stride;
 }
 
 size_t fmi_row_ints(const fmi_geom *g)
@@ -44,7 +45,7 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
     bool needed = false;
     for (uint32_t i = 0; i < s->runs; i++) {
         const fm_switches *sw = &s->run[i].model->arch.sw;
-        needed = needed || sw->positions || sw->encoder || sw->chunk;
+        needed = needed || sw->positions || sw->encoder || sw->cross || sw->chunk;
     }
     if (!needed)
         return FM_OK;
@@ -61,7 +62,9 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
         uint32_t pos = s->pos[s->order[i]], last = q->len + q->pending - 1;
         uint32_t near = FM_MAX(q->model->arch.window, 1u) - 1;
         s->place_host[i] = (int32_t)(pos + sw->position_offset);
-        s->place_host[all + i] = (int32_t)(sw->encoder ? last : pos);
+        s->place_host[all + i] = (int32_t)(sw->cross     ? q->source_len - 1
+                                           : sw->encoder ? last
+                                                         : pos);
         uint32_t from = pos > near ? pos - near : 0;
         s->place_host[2 * all + i] = (int32_t)(sw->chunk ? pos - pos % sw->chunk : from);
         s->place_host[3 * all + i] = (int32_t)FM_MIN(pos + near, last);

@@ -34,6 +34,11 @@ static fm_status check_rows(fm_engine *e, const fm_row *rows, uint32_t n)
         FM_TRY(check_token(e->step, &rows[i], i));
         if (q->model->arch.sw.encoder && q->len > 0)
             return fm_fail(FM_EINVAL, "row %u: an encoder takes a text in one step", i);
+        if (q->model->arch.sw.cross && q->source_len == 0)
+            return fm_fail(FM_EUNSUPPORTED,
+                           "row %u: %s makes its text from a source, which this "
+                           "sequence lacks",
+                           i, q->model->arch.family);
     }
     return FM_OK;
 }
@@ -260,8 +265,8 @@ static bool same_tables(fmi_step *s)
     for (uint32_t i = 0; i < s->seqs; i++) {
         same = same && s->version[i] == s->seq[i]->version;
         s->version[i] = s->seq[i]->version;
-        stride = FM_MAX(stride, s->seq[i]->page_count);
-        cap = FM_MAX(cap, s->seq[i]->page_cap);
+        stride = FM_MAX(stride, FM_MAX(s->seq[i]->page_count, s->seq[i]->source_pages));
+        cap = FM_MAX(cap, FM_MAX(s->seq[i]->page_cap, s->seq[i]->source_pages));
     }
     s->versions = s->seqs;
     while (s->e->be->replay && stride < cap && stride & (stride - 1)) /* signatures change less */
@@ -272,17 +277,25 @@ static bool same_tables(fmi_step *s)
     return same;
 }
 
+static void fill_row(int32_t *row, size_t stride, const int32_t *page, uint32_t count)
+{
+    memcpy(row, page, count * sizeof(int32_t));
+    memset(row + count, 0, (stride - count) * sizeof(int32_t));
+}
+
 static void fill_table(const fmi_step *s, const fmi_geom *g, int32_t *table)
 {
-    size_t stride = s->table_stride;
+    size_t stride = s->table_stride, tables = (size_t)g->here * g->seqs;
     for (uint32_t i = 0; i < s->seqs; i++) {
         const fm_seq *q = s->seq[i];
         if (fmi_priv(q->model)->geom != g)
             continue;
         for (uint32_t l = g->begin; l < g->begin + g->here; l++) {
             int32_t *row = table + ((size_t)(l - g->begin) * g->seqs + q->number) * stride;
-            memcpy(row, q->page + (size_t)l * q->page_cap, q->page_count * sizeof(int32_t));
-            memset(row + q->page_count, 0, (stride - q->page_count) * sizeof(int32_t));
+            fill_row(row, stride, q->page + (size_t)l * q->page_cap, q->page_count);
+            if (g->sw.cross)
+                fill_row(row + tables * stride, stride,
+                         q->source_page + (size_t)l * q->source_pages, q->source_pages);
         }
     }
 }
@@ -292,7 +305,7 @@ static fm_status table_room(fmi_step *s)
 {
     size_t ints = 0;
     for (uint32_t i = 0; i < s->runs; i = fmi_class_end(s, i))
-        ints += (size_t)fmi_geom_of_run(s, i)->here * fmi_geom_of_run(s, i)->seqs * s->table_cap;
+        ints += fmi_table_ints(s, fmi_geom_of_run(s, i)) / s->table_stride * s->table_cap;
     return int_room(s->e, &s->table_host, &s->table, &s->table_ints, ints);
 }
 

@@ -4,6 +4,7 @@
 usage: make_arch.py OUT_DIR [NAME..]        made with torch 2.15, transformers 5.23
 OUT/<name>/config.json, model.safetensors (bfloat16), ref.safetensors: input_ids [T] i32, logits [T, V] or hidden [T, H] f32;
 of later families also greedy [12] i32: the most likely tokens behind the first 8.
+Of encoder-decoders: source [S] i32, states [S, H] of the encoder; input_ids are the decoder's, greedy stands behind its first tokens.
 The weights are rounded to bfloat16 first and computed with in float32, so config.json says float32.
 """
 import json, os, sys, torch
@@ -224,3 +225,59 @@ for name, cfg in A.items():
     for extra in ("generation_config.json",):
         if os.path.exists(os.path.join(d, extra)): os.remove(os.path.join(d, extra))
     print(name, sum(v.numel() for v in w.values()), float(list(ref.values())[1].abs().max()))
+
+# ---- encoder-decoders ----
+t5 = dict(vocab_size=V, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=3, relative_attention_num_buckets=10,
+          relative_attention_max_distance=24, pad_token_id=0, eos_token_id=2, decoder_start_token_id=0)
+S = {
+ "t5": tf.T5Config(**t5),
+ "t5-gated": tf.T5Config(**dict(t5, d_kv=8, num_layers=3, num_decoder_layers=2, num_heads=2, relative_attention_num_buckets=32, relative_attention_max_distance=128,
+    decoder_start_token_id=5), feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+ "mt5": tf.MT5Config(**dict(t5, num_layers=1, num_decoder_layers=2, relative_attention_num_buckets=8)),
+}
+def save_bfloat16(m, d, ref):
+    save_file(ref, os.path.join(d, "ref.safetensors"))
+    m.save_pretrained(d)
+    path = os.path.join(d, "model.safetensors")
+    save_file({k: v.bfloat16() for k, v in load_file(path).items()}, path, metadata={"format": "pt"})
+words = ["<pad>", "<unk>", "</s>", "\u2581"] + list("abcdefghijklmnopqrstuvwxyz") + ["\u2581" + w for w in "a b c d e f g h i to in the of cat dog red sun".split()] + ["er"]
+t5_tokenizer = dict(version="1.0", truncation=None, padding=None, normalizer=None, pre_tokenizer=dict(type="Metaspace", replacement="\u2581", prepend_scheme="always", split=True),
+    added_tokens=[dict(id=i, content=words[i], single_word=False, lstrip=False, rstrip=False, normalized=False, special=True) for i in range(3)],
+    post_processor=dict(type="TemplateProcessing", single=[dict(Sequence=dict(id="A", type_id=0)), dict(SpecialToken=dict(id="</s>", type_id=0))],
+        pair=[dict(Sequence=dict(id="A", type_id=0)), dict(Sequence=dict(id="B", type_id=0))], special_tokens={"</s>": dict(id="</s>", ids=[2], tokens=["</s>"])}),
+    decoder=dict(type="Metaspace", replacement="\u2581", prepend_scheme="always", split=True),
+    model=dict(type="Unigram", unk_id=1, byte_fallback=False, vocab=[[w, 0.0 if i < 3 else -3.0 - 0.125 * (i % 7) + len(w)] for i, w in enumerate(words)]))
+assert len(words) == V
+for name, cfg in S.items():
+    if only and name not in only: continue
+    d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
+    torch.manual_seed(0)
+    m = tf.AutoModelForSeq2SeqLM.from_config(cfg, attn_implementation="eager").float().eval()
+    g = torch.Generator().manual_seed(2)
+    untied = getattr(cfg, "scale_decoder_outputs", True) is False
+    if untied:
+        m.lm_head.weight = torch.nn.Parameter(torch.randn(m.lm_head.weight.shape, generator=g))
+        m.config.tie_word_embeddings = False
+    for n, p in m.named_parameters(): p.data += (0.5 if "bias" in n or "norm" in n else 0.12) * torch.randn(p.shape, generator=g)
+    for p in m.parameters(): p.data = p.data.bfloat16().float()
+    start = [cfg.decoder_start_token_id] + ([cfg.forced_bos_token_id] if getattr(cfg, "forced_bos_token_id", None) is not None else [])
+    source, text = ids[:, :T - 3].flip(1), torch.cat([torch.tensor([start]), ids[:, :T - len(start)]], 1)
+    with torch.no_grad(): r = m(input_ids=source, decoder_input_ids=text)
+    ref = {"source": source[0].int().contiguous(), "input_ids": text[0].int(), "logits": r.logits[0].float().contiguous().clone(),
+           "states": r.encoder_last_hidden_state[0].contiguous().clone()}
+    text = torch.tensor([start])
+    for _ in range(12):
+        with torch.no_grad(): text = torch.cat([text, m(input_ids=source, decoder_input_ids=text).logits[:, -1:].argmax(-1)], 1)
+    ref["greedy"] = text[0, len(start):].int()
+    save_bfloat16(m, d, ref)
+    os.remove(os.path.join(d, "generation_config.json"))
+    if name in ("t5-gated", "bart"): # for tests/cli/test_stacks.sh
+        with open(os.path.join(d, "tokenizer.json"), "w") as f: json.dump(t5_tokenizer, f, ensure_ascii=False, separators=(",", ":"))
+    print(name, ref["greedy"].tolist(), float(ref["logits"].abs().max()))
+    if name == "t5-gated": # the encoder alone
+        e = tf.T5EncoderModel(cfg).float().eval()
+        e.load_state_dict(m.state_dict(), strict=False)
+        with torch.no_grad(): h = e(input_ids=source).last_hidden_state
+        assert torch.equal(h, r.encoder_last_hidden_state)
+        os.makedirs(d + "-encoder", exist_ok=True)
+        save_bfloat16(e, d + "-encoder", {"input_ids": source[0].int().contiguous(), "hidden": h[0].contiguous().clone()})
