@@ -71,6 +71,48 @@ typedef struct fm_scan {
     bool by_channel;
 } fm_scan;
 
+/* The gradient of a scan of sequences that all begin in the list: s.rows.from has no pages.
+ * Everything of s but y and the pages is read. With g[j] the gradient of the state s[j] behind a
+ * row: g[j] = dy * c[j] + g[j] of the next row * its exp(dt * A). Set are dx, db, dc (sums over the
+ * channels of a group) and ddt, before softplus; outside dt's limits it is 0. da_log += the
+ * gradient of a_log, dd and ddt_bias likewise (NULL: frozen). The states are computed again, from
+ * those before every FM_SCAN_CHUNK-th entry of the list. */
+#define FM_SCAN_CHUNK 64u
+#define FM_SCAN_LANES 16u
+typedef struct fm_scan_grad {
+    fm_scan s;
+    const float *dy;
+    size_t lddy;
+    float *dx, *db, *dc, *ddt; /* not among the inputs */
+    size_t lddx, lddb, ldddt;
+    float *da_log, *dd, *ddt_bias;
+    float *work; /* fm_scan_grad_floats, of any value */
+} fm_scan_grad;
+
+/* Channels in blocks of a head each; heads, or blocks where it is by channel, are units, of which
+ * each has sums of its own. work: a state before each chunk, the gradient of a state, and each
+ * unit's share of a chunk's db and dc. */
+static inline size_t fm_scan_blocks(const fm_scan *s)
+{
+    return (size_t)s->heads * ((s->hd + FM_SCAN_LANES - 1) / FM_SCAN_LANES);
+}
+
+static inline size_t fm_scan_units(const fm_scan *s)
+{
+    return s->by_channel ? fm_scan_blocks(s) : s->heads;
+}
+
+static inline size_t fm_scan_chunks(const fm_scan *s)
+{
+    return (s->rows.m + FM_SCAN_CHUNK - 1) / FM_SCAN_CHUNK;
+}
+
+static inline size_t fm_scan_grad_floats(const fm_scan *s)
+{
+    return (fm_scan_chunks(s) + 1) * fm_scan_blocks(s) * FM_SCAN_LANES * s->n +
+           fm_scan_units(s) * 2 * FM_SCAN_CHUNK * s->n;
+}
+
 /* The gated delta rule (Yang et al. 2024). Heads of values share heads of queries and keys. With q
  * and k divided by the root of the sum of their squares + 1e-6, q also by the root of dk, decay =
  * exp(-exp(a_log) * softplus(a + dt_bias)) and beta = sigmoid(b): s = s * decay; u = (v - sum over

@@ -295,6 +295,42 @@ static void op_convolve_grad(fm_backend *be, const fm_convolve_grad *ask)
     apart_push(a, run_convolve_grad, op, &t, sizeof(t));
 }
 
+static void scan_args(apart *a, fm_scan *s, const char *op)
+{
+    states_args(a, &s->rows, op);
+    TO(s->y);
+    TO(s->x);
+    TO(s->b);
+    TO(s->c);
+    TO(s->dt);
+    TO(s->a_log);
+    TO(s->d);
+    TO(s->dt_bias);
+}
+
+static void run_scan_grad(fm_backend *in, const void *v)
+{
+    in->scan_grad(in, v);
+}
+
+static void op_scan_grad(fm_backend *be, const fm_scan_grad *ask)
+{
+    static const char op[] = "=scan_grad";
+    apart *a = apart_of(be);
+    fm_scan_grad t = *ask;
+    scan_args(a, &t.s, op);
+    TO(t.dy);
+    TO(t.dx);
+    TO(t.db);
+    TO(t.dc);
+    TO(t.ddt);
+    TO(t.da_log);
+    TO(t.dd);
+    TO(t.ddt_bias);
+    TO(t.work);
+    apart_push(a, run_scan_grad, op, &t, sizeof(t));
+}
+
 static void run_scan(fm_backend *in, const void *v)
 {
     in->scan(in, v);
@@ -305,15 +341,7 @@ static void op_scan(fm_backend *be, const fm_scan *ask)
     static const char op[] = "=scan";
     apart *a = apart_of(be);
     fm_scan t = *ask;
-    states_args(a, &t.rows, op);
-    TO(t.y);
-    TO(t.x);
-    TO(t.b);
-    TO(t.c);
-    TO(t.dt);
-    TO(t.a_log);
-    TO(t.d);
-    TO(t.dt_bias);
+    scan_args(a, &t, op);
     apart_push(a, run_scan, op, &t, sizeof(t));
 }
 
@@ -471,7 +499,7 @@ TERMS(terms_grad)
 #define LISTED(X)                                                                                  \
     X(products, ) X(lora, ) X(scalings, ) X(route, ) X(route_grad, ) X(attention, ) X(kv_copy, )   \
     X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )          \
-    X(convolve, ) X(convolve_grad, ) X(scan, ) X(delta, )
+    X(convolve, ) X(convolve_grad, ) X(scan, ) X(scan_grad, ) X(delta, )
 /* clang-format on */
 
 /* ==== sampling, by the host's sampler ==== */

@@ -15,8 +15,8 @@ typedef struct fd {
     kk k;
     fm_backend *ref, *be; /* forwards run on ref, gradients on be */
     const uint32_t *dim;
-    float *in[6], *grad[6];
-    size_t n[6], inputs;
+    float *in[7], *grad[7];
+    size_t n[7], inputs;
     float *out, *dout; /* dout: the loss's coefficients */
     size_t out_n;
     int32_t *label;
@@ -396,6 +396,81 @@ static void convolve_setup(fd *f)
     f->gradient = convolve_gradient;
 }
 
+/* ---- scan: heads, hd, groups, n, by channel. Two sequences; no step is at its limits ---- */
+static fm_scan scan_of(fd *f)
+{
+    const uint32_t *d = f->dim;
+    uint32_t n = d[0] * d[1], own = d[4] ? n : d[0];
+
+    return (fm_scan){.rows = two_sequences(),
+                     .y = f->out,
+                     .ldy = n,
+                     .x = f->in[0],
+                     .ldx = n,
+                     .b = f->in[1],
+                     .c = f->in[2],
+                     .ldb = d[2] * d[3],
+                     .dt = f->in[3],
+                     .lddt = own,
+                     .a_log = f->in[4],
+                     .d = f->in[5],
+                     .dt_bias = f->in[6],
+                     .heads = d[0],
+                     .hd = d[1],
+                     .groups = d[2],
+                     .n = d[3],
+                     .dt_min = 0.001f,
+                     .dt_max = INFINITY,
+                     .by_channel = d[4]};
+}
+
+static void scan_run(fd *f)
+{
+    fm_scan s = scan_of(f);
+
+    f->ref->scan(f->ref, &s);
+}
+
+static void scan_gradient(fd *f)
+{
+    fm_scan_grad g = {.s = scan_of(f),
+                      .dy = f->dout,
+                      .dx = f->grad[0],
+                      .db = f->grad[1],
+                      .dc = f->grad[2],
+                      .ddt = f->grad[3],
+                      .da_log = f->grad[4],
+                      .dd = f->grad[5],
+                      .ddt_bias = f->grad[6],
+                      .work = f->aux};
+    g.lddy = g.s.ldy;
+    g.lddx = g.s.ldx;
+    g.lddb = g.s.ldb;
+    g.ldddt = g.s.lddt;
+    f->be->scan_grad(f->be, &g);
+}
+
+static void scan_setup(fd *f)
+{
+    const uint32_t *d = f->dim;
+    uint32_t n = d[0] * d[1], own = d[4] ? n : d[0];
+    const size_t sizes[] = {(size_t)RECUR_ROWS * n,
+                            (size_t)RECUR_ROWS * d[2] * d[3],
+                            (size_t)RECUR_ROWS * d[2] * d[3],
+                            (size_t)RECUR_ROWS * own,
+                            d[4] ? (size_t)n * d[3] : own,
+                            own,
+                            own};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(sizes); i++)
+        fd_in(f, sizes[i], 1.0);
+    fd_out(f, (size_t)RECUR_ROWS * n);
+    const fm_scan s = scan_of(f);
+    f->aux = kk_in(&f->k, fm_scan_grad_floats(&s), 0.0);
+    f->forward = scan_run;
+    f->gradient = scan_gradient;
+}
+
 /* The same with a bias by distance; the window of an encoder reaches to both sides. */
 static float near_bias[4][128];
 
@@ -648,11 +723,14 @@ TEST(attention_has_the_right_slopes)
 TEST(recurrences_have_the_right_slopes)
 {
     static const uint32_t plain[] = {5, 4, 0}, gated[] = {19, 3, 1}, single[] = {3, 1, 1};
+    static const uint32_t heads[] = {4, 19, 2, 5, 0}, channels[] = {1, 21, 1, 3, 1};
 
     kk_cpu_only();
     fd_check("convolve", convolve_setup, plain);
     fd_check("convolve with gates, bias and silu", convolve_setup, gated);
     fd_check("convolve with one weight", convolve_setup, single);
+    fd_check("scan by head", scan_setup, heads);
+    fd_check("scan by channel", scan_setup, channels);
 }
 
 TEST(losses_have_the_right_slopes)

@@ -3,6 +3,7 @@
 
 #define TOL 2e-6
 #define TOL_SUM 5e-6
+#define TOL_GRAD 1e-5
 #define ROWS 23u
 #define PAGES 12u
 
@@ -111,6 +112,53 @@ static void case_scan(kk *k, const uint32_t *dim)
     k->be->scan(k->be, &s);
 }
 
+/* dim as in case_scan; the sequences end within chunks of the gradient, or at their ends. */
+#define LONG_ROWS 150u
+static void case_scan_grad(kk *k, const uint32_t *dim)
+{
+    uint32_t n = dim[0] * dim[1], own = dim[4] ? n : dim[0], bc = dim[2] * dim[3];
+    size_t rates = dim[4] ? (size_t)n * dim[3] : own;
+    int32_t *row = kk_shuffled(k, LONG_ROWS), *from = kk_alloc(k, LONG_ROWS * sizeof *from);
+    int32_t *to = kk_alloc(k, LONG_ROWS * sizeof *to);
+    fm_scan_grad g = {.s = {.rows = {.row = row, .from = from, .to = to, .m = LONG_ROWS},
+                            .ldx = n + 1,
+                            .ldb = bc + 3,
+                            .lddt = own,
+                            .heads = dim[0],
+                            .hd = dim[1],
+                            .groups = dim[2],
+                            .n = dim[3],
+                            .dt_min = 0.01f,
+                            .dt_max = 6.0f,
+                            .by_channel = dim[4]},
+                      .lddy = n + 2,
+                      .lddx = n + 1,
+                      .lddb = bc + 1,
+                      .ldddt = own + 1};
+
+    for (uint32_t i = 0; i < LONG_ROWS; i++) {
+        from[i] = i == 0 || i == 40 || i == 41 || i == 128 ? FM_STATE_NONE : FM_STATE_ON;
+        to[i] = FM_STATE_NONE;
+    }
+    g.s.x = kk_in(k, (size_t)LONG_ROWS * g.s.ldx, 2.0);
+    g.s.b = kk_in(k, (size_t)LONG_ROWS * g.s.ldb, 1.5);
+    g.s.c = kk_in(k, (size_t)LONG_ROWS * g.s.ldb, 1.5);
+    g.s.dt = kk_in(k, (size_t)LONG_ROWS * own, 7.0);
+    g.s.a_log = kk_in(k, rates, 1.0);
+    g.s.d = kk_in(k, own, 1.0);
+    g.s.dt_bias = kk_in(k, own, 1.0);
+    g.dy = kk_in(k, (size_t)LONG_ROWS * g.lddy, 1.0);
+    g.dx = kk_out(k, (size_t)LONG_ROWS * g.lddx, 1.0);
+    g.db = kk_out(k, (size_t)LONG_ROWS * g.lddb, 1.0);
+    g.dc = kk_out(k, (size_t)LONG_ROWS * g.lddb, 1.0);
+    g.ddt = kk_out(k, (size_t)LONG_ROWS * g.ldddt, 1.0);
+    g.da_log = kk_out(k, rates, 1.0);
+    g.dd = kk_out(k, own, 1.0);
+    g.ddt_bias = kk_out(k, own, 1.0);
+    g.work = kk_alloc(k, fm_scan_grad_floats(&g.s) * sizeof(float));
+    k->be->scan_grad(k->be, &g);
+}
+
 /* dim: heads of keys, heads of values, dk, dv */
 static void case_delta(kk *k, const uint32_t *dim)
 {
@@ -144,6 +192,8 @@ TEST(scans_equal_the_oracle)
 
     for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
         kk_check("scan", case_scan, dims[i], TOL_SUM);
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("scan_grad", case_scan_grad, dims[i], TOL_GRAD);
     for (size_t i = 0; i < FM_ARRAY_LEN(delta); i++)
         kk_check("delta", case_delta, delta[i], TOL_SUM);
 }

@@ -127,37 +127,20 @@ static void check_lora(const char *name)
 
 TEST(a_lora_runs_as_it_trained)
 {
-    static const char *const names[] = {"apertus",       "arcee",
-                                        "bloom",         "cohere",
-                                        "cohere2",       "dots1",
-                                        "ernie4_5",      "exaone4",
-                                        "ernie4_5_moe",  "falcon",
-                                        "falcon-groups", "gemma",
-                                        "gemma2",        "gemma3-linear",
-                                        "glm",           "glm4",
-                                        "glm4_moe",      "gpt_neox",
-                                        "gpt_bigcode",   "gpt_bigcode-heads",
-                                        "gpt_oss",       "gpt_oss-mxfp4",
-                                        "gptj",          "granite",
-                                        "helium",        "hyperclovax",
-                                        "internlm3",     "jais2",
-                                        "llama-gelu",    "hunyuan_v1_dense",
-                                        "llama-gptq",    "llama-awq",
-                                        "minimax_m2",    "llama-bnb-nf4",
-                                        "llama-ct-int4", "ministral",
-                                        "ministral3",    "ministral3-long",
-                                        "mistral3",      "mpt",
-                                        "nanochat",      "nemotron",
-                                        "olmo",          "olmo2",
-                                        "olmo3",         "olmoe",
-                                        "opt",           "phi",
-                                        "phi3",          "phimoe",
-                                        "qwen2-mixed",   "qwen2_5_vl",
-                                        "qwen2_moe",     "qwen3_moe",
-                                        "seed_oss",      "smollm3",
-                                        "stablelm",      "starcoder2",
-                                        "vaultgemma",    "lfm2",
-                                        "lfm2_moe"};
+    static const char *const names[] = {
+        /* clang-format off */
+        "apertus", "arcee", "bloom", "cohere", "cohere2", "dots1", "ernie4_5", "exaone4",
+        "ernie4_5_moe", "falcon", "falcon-groups", "gemma", "gemma2", "gemma3-linear",
+        "glm", "glm4", "glm4_moe", "gpt_neox", "gpt_bigcode", "gpt_bigcode-heads",
+        "gpt_oss", "gpt_oss-mxfp4", "gptj", "granite", "helium", "hyperclovax", "internlm3",
+        "jais2", "llama-gelu", "hunyuan_v1_dense", "llama-gptq", "llama-awq", "minimax_m2",
+        "llama-bnb-nf4", "llama-ct-int4", "ministral", "ministral3", "ministral3-long",
+        "mistral3", "mpt", "nanochat", "nemotron", "olmo", "olmo2", "olmo3", "olmoe", "opt",
+        "phi", "phi3", "phimoe", "qwen2-mixed", "qwen2_5_vl", "qwen2_moe", "qwen3_moe",
+        "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma", "lfm2", "lfm2_moe",
+        "mamba", "mamba2", "bamba", "granitemoehybrid", "granitemoehybrid-experts"
+        /* clang-format on */
+    };
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check_lora(names[i]);
 }
@@ -201,7 +184,7 @@ TEST(a_lora_of_an_encoder_runs_as_it_trained)
 TEST(families_without_gradients_are_refused_by_name)
 {
     static const char *const names[] = {"deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
-                                        "qwen3_next", "bamba"};
+                                        "qwen3_next", "qwen3_5"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, names[i]);
         const int32_t ids[4] = {5, 6, 7, 8};

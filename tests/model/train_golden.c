@@ -87,7 +87,16 @@ static bool among(const char *family, const char *const *list, size_t n)
     return found;
 }
 
-static const char *const recurrent[] = {"lfm2", "lfm2-plain", "lfm2_moe"};
+static const char *const recurrent[] = {"lfm2",
+                                        "lfm2-plain",
+                                        "lfm2_moe",
+                                        "mamba",
+                                        "mamba2",
+                                        "mamba2-plain",
+                                        "bamba",
+                                        "granitemoehybrid",
+                                        "granitemoehybrid-rope",
+                                        "granitemoehybrid-experts"};
 
 /* A device without biases by distance, or without gradients of recurrences, refuses these families
  * (tests/model/infer_golden.c). */
@@ -100,8 +109,8 @@ static bool lacks(const char *family)
         return false;
     fm_engine *e = ik_engine(1, 64);
     const fm_backend *be = fm_engine_backend(e);
-    bool missing =
-        biased ? !(be->attends & FM_ATTENDS_TRAIN_BIAS) : !be->convolve || !be->convolve_grad;
+    bool missing = biased ? !(be->attends & FM_ATTENDS_TRAIN_BIAS)
+                          : !be->convolve || !be->convolve_grad || !be->scan_grad;
     fm_engine_free(e);
     return missing;
 }
@@ -222,7 +231,14 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "granitemoeshared",
                                            "lfm2",
                                            "lfm2-plain",
-                                           "lfm2_moe"};
+                                           "lfm2_moe",
+                                           "mamba",
+                                           "mamba2",
+                                           "mamba2-plain",
+                                           "bamba",
+                                           "granitemoehybrid",
+                                           "granitemoehybrid-rope",
+                                           "granitemoehybrid-experts"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 6, fm_json_count(all)); /* and the encoders below */
@@ -492,6 +508,37 @@ TEST(numbers_of_an_activation_do_not_train)
     fm_source_close(t.src);
 }
 
+static void check_refused(const char *family, fm_method method, const char *targets,
+                          fm_status status, const char *needle)
+{
+    if (lacks(family))
+        return;
+    tiny t;
+    fm_train_result r;
+
+    tiny_open(&t, family);
+    fm_engine *e = ik_engine(1, 64);
+    fm_train_job j = tiny_job(&t, method, 1e-3);
+    j.config.virtual_tokens = 3;
+    if (targets)
+        (void)snprintf(j.config.targets, sizeof(j.config.targets), "%s", targets);
+    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), status, needle);
+    fm_engine_free(e);
+    fm_source_close(t.src);
+}
+
+/* Virtual tokens would have to leave a state, and some of Mamba's products are past their modules. */
+TEST(what_recurrent_layers_cannot_have_is_refused_by_name)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(recurrent); i++) {
+        check_refused(recurrent[i], FM_METHOD_PREFIX, NULL, FM_EUNSUPPORTED, "recurrent layers");
+        check_refused(recurrent[i], FM_METHOD_PROMPT, NULL, FM_EUNSUPPORTED, "recurrent layers");
+    }
+    check_refused("mamba", FM_METHOD_LORA, "dt_proj", FM_EBASE, "no module 'dt_proj'");
+    check_refused("mamba", FM_METHOD_LORA, "out_proj", FM_EBASE, "no module 'out_proj'");
+    check_refused("mamba2", FM_METHOD_LORA, "out_proj", FM_EBASE, "no module 'out_proj'");
+}
+
 /* Layers that share parameters, and embeddings of another width, have no gradients here. */
 TEST(what_does_not_train_is_refused_by_name)
 {
@@ -524,7 +571,7 @@ TEST(children_of_every_family_equal_those_trained_alone)
         "qwen3_moe", "smollm3",       "stablelm",         "mistral3", "olmoe", "exaone4",
         "cohere",    "glm4",          "hunyuan_v1_dense", "nemotron", "phi",   "gptj",
         "opt",       "falcon-groups", "falcon",           "glm4_moe", "bloom", "ernie4_5_moe",
-        "nanochat",  "lfm2"};
+        "nanochat",  "lfm2",          "mamba",            "bamba",    "granitemoehybrid"};
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)
@@ -538,6 +585,7 @@ int main(void)
         cmocka_unit_test(gradients_of_encoders_equal_hugging_faces),
         cmocka_unit_test(sequences_of_a_batch_do_not_go_on_from_each_other),
         cmocka_unit_test(numbers_of_an_activation_do_not_train),
+        cmocka_unit_test(what_recurrent_layers_cannot_have_is_refused_by_name),
         cmocka_unit_test(what_does_not_train_is_refused_by_name),
         cmocka_unit_test(children_of_every_family_equal_those_trained_alone),
     };

@@ -77,6 +77,8 @@ enum {
     FMT_S_SWITCH,
     FMT_REC_IN, /* of a recurrent block, as fm_recurrent */
     FMT_REC_OUT,
+    FMT_REC_X,
+    FMT_REC_DT,
     FMT_EXPERTS
 };
 enum {
@@ -88,6 +90,10 @@ enum {
     FMT_K_NORM,
     FMT_SINKS, /* no norm: a vector that trains as a gain does, like what follows */
     FMT_CONV,  /* gain: [channels, kernel], bias: [channels] */
+    FMT_RATES, /* of a recurrent block, as fm_recurrent */
+    FMT_SKIP,
+    FMT_DT_B,
+    FMT_REC_NORM,
     FMT_NORMS
 };
 /* Modules of no layer (layer = FMT_OUTSIDE). */

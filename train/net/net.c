@@ -74,6 +74,12 @@ static const part parts[] = {
     {FM_P_REC_OUT_B, PART_BIAS, FMT_REC_OUT},
     {FM_P_CONV, PART_GAIN, FMT_CONV},
     {FM_P_CONV_B, PART_NORM_BIAS, FMT_CONV},
+    {FM_P_REC_X, PART_WEIGHT, FMT_REC_X},
+    {FM_P_REC_DT, PART_WEIGHT, FMT_REC_DT},
+    {FM_P_RATES, PART_GAIN, FMT_RATES},
+    {FM_P_SKIP, PART_GAIN, FMT_SKIP},
+    {FM_P_DT_B, PART_GAIN, FMT_DT_B},
+    {FM_P_REC_NORM, PART_GAIN, FMT_REC_NORM},
 };
 
 static const part *part_of(fm_place place)
@@ -120,6 +126,14 @@ bool fmt_place_trains(fm_place place)
            place != FM_P_ACT_N;
 }
 
+/* transformers multiplies with Mamba's dt_proj past the module, and with out_proj too in its fused
+ * path: PEFT refuses adapters of the latter. */
+static bool past_module(const fmt_net *net, const fm_param *p)
+{
+    bool last = p->place == FM_P_REC_OUT || p->place == FM_P_REC_OUT_B;
+    return p->place == FM_P_REC_DT || (last && net->arch.sw.layer[p->layer] & FM_LAYER_NO_MLP);
+}
+
 static void declare_part(fmt_net *net, const fm_param *p)
 {
     if (!fmt_place_trains(p->place))
@@ -130,7 +144,8 @@ static void declare_part(fmt_net *net, const fm_param *p)
         fmt_linear *l = fmt_net_at(net, p->layer, which_linear(at, p));
         module_name(l->module, p->name);
         l->no_module = fm_arch_stacks(&net->arch, p->place) ||
-                       (at->which == FMT_ROUTER && fm_arch_stacks(&net->arch, FM_P_X_GATE));
+                       (at->which == FMT_ROUTER && fm_arch_stacks(&net->arch, FM_P_X_GATE)) ||
+                       past_module(net, p);
         l->has_bias = l->has_bias || at->kind == PART_BIAS;
         if (at->kind == PART_BIAS)
             return;
@@ -251,6 +266,12 @@ static fm_status take_recurrent(const fmt_net *net, fmt_block *b, const fm_recur
 {
     FM_TRY(take_linear(net->be, &b->lin[FMT_REC_IN], &x->in));
     FM_TRY(take_linear(net->be, &b->lin[FMT_REC_OUT], &x->out));
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_X], &x->x));
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_DT], &x->dt));
+    b->norm[FMT_RATES].gain = x->rates;
+    b->norm[FMT_SKIP].gain = x->skip;
+    b->norm[FMT_DT_B].gain = x->dt_b;
+    b->norm[FMT_REC_NORM].gain = x->norm;
     b->norm[FMT_CONV].gain = x->conv;
     b->norm[FMT_CONV].bias = x->conv_b;
     return FM_OK;
@@ -417,11 +438,11 @@ static fm_status check_device(const fm_backend *be, const fm_arch *a)
         return fm_fail(FM_EUNSUPPORTED,
                        "the %s backend cannot train %s: its attention has no %s; use the CPU",
                        be->name, a->family, lacks);
-    if (fm_arch_recurs(a) && !be->convolve_grad)
+    bool scans = a->sw.rec.kind == FM_RECURS_MAMBA || a->sw.rec.kind == FM_RECURS_MAMBA2;
+    if (fm_arch_recurs(a) && (!be->convolve_grad || (scans && !be->scan_grad)))
         return fm_fail(FM_EUNSUPPORTED,
-                       "the %s backend cannot train %s: it has no gradient of short convolutions; "
-                       "use the CPU",
-                       be->name, a->family);
+                       "the %s backend cannot train %s: it has no gradient of %s; use the CPU",
+                       be->name, a->family, scans ? "selective scans" : "short convolutions");
     return FM_OK;
 }
 
@@ -429,7 +450,7 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                               const fm_model *model, uint32_t begin, uint32_t end)
 {
     memset(net, 0, sizeof(*net));
-    if (arch->sw.rec.kind > FM_RECURS_CONV)
+    if (arch->sw.rec.kind > FM_RECURS_MAMBA2)
         return fm_fail(
             FM_EUNSUPPORTED,
             "%s has recurrent layers, whose gradients are not computed yet: it runs, and "

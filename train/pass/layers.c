@@ -206,6 +206,11 @@ static fm_status mlp_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const f
                                : fmt_mlp_backward(p, ps, layer, dy);
 }
 
+static bool has_mlp(const fmt_pass *p, uint32_t layer)
+{
+    return !(p->arch.sw.layer[layer] & FM_LAYER_NO_MLP);
+}
+
 /* The norm in front of the feed-forward branch. */
 static uint32_t mlp_norm(const fmt_pass *p)
 {
@@ -266,8 +271,11 @@ static fm_status layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_forward(p, ps, layer, out);
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
-    FM_TRY(mixer_forward(p, ps, layer, x, post ? s->araw : s->xmid));
-    join(p, ps, layer, FMT_ATTN_POST, s->xmid, s->xin, s->araw, s->arstd);
+    float *sum = has_mlp(p, layer) ? s->xmid : out;
+    FM_TRY(mixer_forward(p, ps, layer, x, post ? s->araw : sum));
+    join(p, ps, layer, FMT_ATTN_POST, sum, s->xin, s->araw, s->arstd);
+    if (!has_mlp(p, layer))
+        return FM_OK;
     x = input_of(p, ps, layer, FMT_MLP_NORM, s->xmid, s->rstd2);
     FM_TRY(mlp_forward(p, ps, layer, x, post ? s->mraw : out));
     join(p, ps, layer, FMT_MLP_POST, out, s->xmid, s->mraw, s->mrstd);
@@ -306,9 +314,12 @@ static fm_status layer_backward(fmt_pass *p, uint32_t layer)
 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_backward(p, layer);
-    const float *d = split(p, ps, layer, FMT_MLP_POST, s->mraw, s->mrstd);
-    FM_TRY(mlp_backward(p, ps, layer, d));
-    FM_TRY(mlp_input_grad(p, ps, layer, s->xmid, s->rstd2));
+    const float *d;
+    if (has_mlp(p, layer)) {
+        d = split(p, ps, layer, FMT_MLP_POST, s->mraw, s->mrstd);
+        FM_TRY(mlp_backward(p, ps, layer, d));
+        FM_TRY(mlp_input_grad(p, ps, layer, s->xmid, s->rstd2));
+    }
     d = split(p, ps, layer, FMT_ATTN_POST, s->araw, s->arstd);
     FM_TRY(mixer_backward(p, ps, layer, d));
     return mixer_input_grad(p, layer);

@@ -143,6 +143,7 @@ typedef struct fmt_slot { /* Saved activations of one layer, each [rows of the p
     float *xgate, *xup, *xout;           /* experts: [rows * chosen, ..] by slot */
     float *sgate, *sup, *sout, *sswitch; /* the shared expert */
     float *rin, *rout;                   /* recurrent: the first product; what the last one reads */
+    float *rsteps, *rdt, *ry;            /* .. (t, b, c), dt; what the scan gives */
     struct fmt_choices *choices;         /* which rows went to which expert (block_moe.c) */
 } fmt_slot;
 
@@ -188,6 +189,9 @@ struct fmt_pass {
     float *cos, *sin, *cos_slide, *sin_slide; /* [longest, rotary_dim / 2] of rope[0], rope[1] */
     float *grow, *grow_zero;                  /* [longest] fm_arch_growth; NULL: queries do not */
     float *drin, *drout;                      /* recurrent: gradients of the slot's rin, rout */
+    float *drsteps, *drdt, *dry;              /* .. of rsteps, rdt, ry */
+    float *rmix, *rout, *rgate, *rrstd;       /* .. computed again: the convolution's y, rout, .. */
+    float *drmix, *rwork;                     /* .. and what its norm reads; fm_scan_grad.work */
     float *fused, *dfused;                    /* [M, (NH + 2 NKV) * HD] */
     float *branch;                            /* [M, H]: a branch, or its gradient */
     float *xembed, *embed_rstd;               /* [M, H] before the norm of the embeddings */
@@ -311,6 +315,7 @@ FM_CHECKED fm_status fmt_recurrent_backward(fmt_pass *p, fmt_parts ps, uint32_t 
 FM_CHECKED fm_status fmt_recurrent_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh,
                                               const float *x);
 bool fmt_recurrent_input_trains(fmt_parts ps, uint32_t layer);
+fm_scan fmt_recurrent_scan(const fmt_pass *p, uint32_t rows); /* its sizes */
 /* block_moe.c: the same for experts. fmt_moe_new allocates the choices of all slots. */
 FM_CHECKED fm_status fmt_moe_new(fmt_pass *p, uint32_t slots);
 void fmt_moe_free(fmt_pass *p);

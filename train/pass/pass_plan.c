@@ -21,7 +21,7 @@ static kinds kinds_of(const fmt_pass *p, uint32_t slot)
     for (uint32_t l = from; l <= to && l < p->end; l++) {
         bool sparse = a->sw.layer[l] & FM_LAYER_SPARSE;
         k.sparse = k.sparse || sparse;
-        k.dense = k.dense || !sparse;
+        k.dense = k.dense || !(sparse || (a->sw.layer[l] & FM_LAYER_NO_MLP));
         k.attends = k.attends || fm_layer_attends(&a->sw, l);
         k.recurs = k.recurs || fm_layer_recurs(&a->sw, l);
     }
@@ -55,7 +55,15 @@ static void plan_recurrent(fmt_slot *s, float *base, uint64_t *at, const fm_arch
     const fm_recurrence *r = &a->sw.rec;
 
     s->rin = fmt_plan_take(base, at, m * r->in);
-    s->rout = fmt_plan_take(base, at, m * r->inner);
+    if (r->kind == FM_RECURS_CONV) {
+        s->rout = fmt_plan_take(base, at, m * r->inner);
+        return;
+    }
+    s->ry = fmt_plan_take(base, at, m * r->inner);
+    if (r->kind == FM_RECURS_MAMBA) {
+        s->rsteps = fmt_plan_take(base, at, m * (r->rank + 2 * (uint64_t)r->n));
+        s->rdt = fmt_plan_take(base, at, m * r->inner);
+    }
 }
 
 static void plan_experts(fmt_slot *s, float *base, uint64_t *at, const fm_arch *a, uint64_t m)
@@ -153,6 +161,32 @@ static void plan_recurrent_gradients(fmt_pass *p, float *base, uint64_t *at)
         return;
     p->drin = fmt_plan_take(base, at, m * r->in);
     p->drout = fmt_plan_take(base, at, m * r->inner);
+    if (r->kind == FM_RECURS_CONV)
+        return;
+    p->dry = fmt_plan_take(base, at, m * r->inner);
+    p->drmix = fmt_plan_take(base, at, m * r->channels);
+    if (r->kind == FM_RECURS_MAMBA) {
+        p->drsteps = fmt_plan_take(base, at, m * (r->rank + 2 * (uint64_t)r->n));
+        p->drdt = fmt_plan_take(base, at, m * r->inner);
+    }
+    const fm_scan scan = fmt_recurrent_scan(p, p->cap.rows);
+    p->rwork = fmt_plan_take(base, at, fm_scan_grad_floats(&scan));
+}
+
+/* What forward and backward compute alike, and no slot keeps. */
+static void plan_recurrent_work(fmt_pass *p, float *base, uint64_t *at)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    uint64_t m = p->cap.rows;
+
+    if (!fm_arch_recurs(&p->arch) || r->kind == FM_RECURS_CONV)
+        return;
+    p->rmix = fmt_plan_take(base, at, m * r->channels);
+    p->rout = fmt_plan_take(base, at, m * r->inner);
+    if (r->kind != FM_RECURS_MAMBA2)
+        return;
+    p->rgate = fmt_plan_take(base, at, m * r->inner);
+    p->rrstd = fmt_plan_take(base, at, m * r->groups);
 }
 
 static void plan_gradients(fmt_pass *p, float *base, uint64_t *at)
@@ -269,6 +303,9 @@ static void borrow(fmt_pass *p)
     p->grow = k->grow, p->grow_zero = k->grow_zero;
     p->fused = k->fused, p->dfused = k->dfused, p->branch = k->branch;
     p->drin = k->drin, p->drout = k->drout;
+    p->drsteps = k->drsteps, p->drdt = k->drdt, p->dry = k->dry;
+    p->rmix = k->rmix, p->rout = k->rout, p->rgate = k->rgate, p->rrstd = k->rrstd;
+    p->drmix = k->drmix, p->rwork = k->rwork;
 }
 
 fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats)
@@ -284,6 +321,7 @@ fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats)
         p->xout = fmt_plan_take(base, &at, m * a->hidden);
         p->h = fmt_plan_take(base, &at, m * a->hidden);
         p->act = fmt_plan_take(base, &at, m * widest_inter(p));
+        plan_recurrent_work(p, base, &at);
         plan_gradients(p, base, &at);
         plan_head(p, base, &at);
         plan_extras(p, base, &at);

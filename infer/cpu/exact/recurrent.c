@@ -84,6 +84,54 @@ void fmi_exact_scan(fm_backend *be, const fm_scan *s)
     run_blocks(be, &j, s->heads, s->hd, s->n, s->rows.m);
 }
 
+typedef struct scan_grad_job {
+    const fmi_kern *kern;
+    const fm_scan_grad *g;
+    uint32_t chunk;
+} scan_grad_job;
+
+static fm_status scan_states_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const scan_grad_job *j = ctx;
+    (void)worker;
+    j->kern->scan_states(j->g, (uint32_t)begin, (uint32_t)end);
+    return FM_OK;
+}
+
+static fm_status scan_grad_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const scan_grad_job *j = ctx;
+    (void)worker;
+    j->kern->scan_grad(j->g, j->chunk, (uint32_t)begin, (uint32_t)end);
+    return FM_OK;
+}
+
+static fm_status scan_sum_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const scan_grad_job *j = ctx;
+    uint32_t first = j->chunk * FM_SCAN_CHUNK;
+    (void)worker;
+    j->kern->scan_grad_sum(j->g, first + (uint32_t)begin, first + (uint32_t)end);
+    return FM_OK;
+}
+
+/* Chunk by chunk from the last, since units wait for each other where db and dc are summed. */
+void fmi_exact_scan_grad(fm_backend *be, const fm_scan_grad *g)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    const fm_scan *s = &g->s;
+    size_t units = fm_scan_units(s);
+    size_t lanes = s->by_channel ? LANES : FM_MAX(s->hd, 1u), elems = lanes * s->n * FM_SCAN_CHUNK;
+    scan_grad_job j = {cpu->kern, g, 0};
+    fm_assert(s->n >= 1 && s->n <= FM_MAX_STATE && LANES == FM_SCAN_LANES);
+    fmi_run(cpu, units, MIN_ELEMS / elems + 1, scan_states_part, &j);
+    for (j.chunk = (uint32_t)fm_scan_chunks(s); j.chunk-- > 0;) {
+        size_t rows = FM_MIN(s->rows.m - j.chunk * FM_SCAN_CHUNK, FM_SCAN_CHUNK);
+        fmi_run(cpu, units, MIN_ELEMS / elems + 1, scan_grad_part, &j);
+        fmi_run(cpu, rows, MIN_ELEMS / (units * s->n) + 1, scan_sum_part, &j);
+    }
+}
+
 void fmi_exact_delta(fm_backend *be, const fm_delta *d)
 {
     scan_job j = {.d = d};

@@ -168,6 +168,11 @@ typedef struct fmi_kern {
     void (*convolve_grad)(const fm_convolve_grad *g, uint32_t begin, uint32_t end);
     /* Blocks begin .. end - 1 of all rows: 16 channels of a head each, head by head. */
     void (*scan)(const fm_scan *s, uint32_t begin, uint32_t end);
+    /* Units begin .. end - 1: the states before each chunk; all but db and dc of a chunk, whose
+     * shares stay in work; and of a chunk's entries, not units, these sums. */
+    void (*scan_states)(const fm_scan_grad *g, uint32_t begin, uint32_t end);
+    void (*scan_grad)(const fm_scan_grad *g, uint32_t chunk, uint32_t begin, uint32_t end);
+    void (*scan_grad_sum)(const fm_scan_grad *g, uint32_t begin, uint32_t end);
     void (*delta)(const fm_delta *d, uint32_t begin, uint32_t end);
 
     /* ---- attention ---- */

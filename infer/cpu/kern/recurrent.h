@@ -266,6 +266,254 @@ static void k_scan(const fm_scan *s, uint32_t begin, uint32_t end)
         scan_block(s, u / blocks, u % blocks * VF_LANES);
 }
 
+/* ---- gradient of a selective scan ---- */
+
+/* Entries begin .. end - 1 of the list, and what their rows have of one block of channels. */
+typedef struct scan_chunk {
+    uint32_t begin, end, head, off, lanes;
+    float slope[FM_SCAN_CHUNK * VF_LANES]; /* of softplus and the limits */
+    vf dt[FM_SCAN_CHUNK], decay[FM_SCAN_CHUNK], s[FM_SCAN_CHUNK + 1];
+    vf add[FM_SCAN_CHUNK]; /* gradient of dt * x */
+    vf log[FM_SCAN_CHUNK]; /* gradient of dt by the decays */
+} scan_chunk;
+
+/* [n, VF_LANES] of a block: the states before a chunk, or (chunk = number of chunks) the gradient
+ * of the states before the chunk that was taken last. */
+FMI_INLINE float *scan_states_at(const fm_scan_grad *g, size_t chunk, size_t block)
+{
+    return g->work + (chunk * fm_scan_blocks(&g->s) + block) * g->s.n * VF_LANES;
+}
+
+/* A unit's share of db (dc: which 1) of entry i of a chunk, [n]. */
+FMI_INLINE float *scan_share(const fm_scan_grad *g, size_t unit, uint32_t i, uint32_t which)
+{
+    float *shares = scan_states_at(g, fm_scan_chunks(&g->s) + 1, 0);
+    return shares + ((unit * FM_SCAN_CHUNK + i) * 2 + which) * g->s.n;
+}
+
+FMI_INLINE float softplus_slope(const fm_scan *s, const float *dt, uint32_t at)
+{
+    float x = dt[at] + s->dt_bias[at], t = softplus_of(x);
+    if (t < s->dt_min || t > s->dt_max)
+        return 0.0f;
+    double e = x > 20.0f ? 1.0 : fm_exp((double)x);
+    return x > 20.0f ? 1.0f : (float)(e / (1.0 + e));
+}
+
+FMI_INLINE bool goes_on(const fm_state_rows *r, uint32_t i)
+{
+    return i < r->m && r->from[i] == FM_STATE_ON;
+}
+
+static void scan_states_of(const fm_scan_grad *g, uint32_t head, uint32_t off)
+{
+    const fm_scan *s = &g->s;
+    float state[FM_MAX_STATE * VF_LANES], a[FM_MAX_STATE * VF_LANES];
+    uint32_t lanes = s->hd - off < VF_LANES ? s->hd - off : VF_LANES, c0 = head * s->hd + off;
+    size_t group = (size_t)(head / (s->heads / s->groups)) * s->n;
+    size_t block = (size_t)head * ((s->hd + VF_LANES - 1) / VF_LANES) + off / VF_LANES;
+
+    scan_rates(a, s, head, c0, lanes);
+    for (uint32_t i = 0; i < s->rows.m; i++) {
+        size_t row = (size_t)s->rows.row[i];
+        const float *b = s->b + row * s->ldb + group;
+        vf dt = scan_step(s, row, head, c0, lanes);
+        vf add = vf_mul(dt, vf_load_upto(s->x + row * s->ldx + c0, lanes));
+        vf decay = vf_exp(vf_mul(dt, vf_load(a)));
+        for (uint32_t j = 0; j < s->n && !goes_on(&s->rows, i); j++)
+            vf_store(state + j * VF_LANES, vf_zero());
+        if (i % FM_SCAN_CHUNK == 0)
+            memcpy(scan_states_at(g, i / FM_SCAN_CHUNK, block), state,
+                   (size_t)s->n * VF_LANES * sizeof(float));
+        for (uint32_t j = 0; j < s->n; j++) {
+            if (s->by_channel && j > 0)
+                decay = vf_exp(vf_mul(dt, vf_load(a + j * VF_LANES)));
+            vf t = vf_fma(vf_load(state + j * VF_LANES), decay, vf_mul(add, vf_set1(b[j])));
+            vf_store(state + j * VF_LANES, t);
+        }
+    }
+}
+
+/* dt, its slope, and a decay that all rows of the state share. */
+static void scan_chunk_begin(scan_chunk *t, const fm_scan *s, vf a)
+{
+    uint32_t c0 = t->head * s->hd + t->off;
+    for (uint32_t i = t->begin; i < t->end; i++) {
+        size_t row = (size_t)s->rows.row[i];
+        const float *dt = s->dt + row * s->lddt;
+        float *slope = t->slope + (size_t)(i - t->begin) * VF_LANES;
+        uint32_t k = i - t->begin;
+        t->dt[k] = scan_step(s, row, t->head, c0, t->lanes);
+        t->decay[k] = vf_exp(vf_mul(t->dt[k], a));
+        t->add[k] = t->log[k] = vf_zero();
+        for (uint32_t l = 0; l < (s->by_channel ? t->lanes : 1); l++)
+            slope[l] = softplus_slope(s, dt, s->by_channel ? c0 + l : t->head);
+    }
+}
+
+/* Row j of the block's states through the chunk, forward, then its gradient backward. Returns the
+ * sum of dt * the gradient of dt by this row's decays, of each channel. */
+static vf scan_chunk_row(scan_chunk *t, const fm_scan_grad *g, const float *from, float *carry,
+                         uint32_t unit, uint32_t j, vf a)
+{
+    const fm_scan *s = &g->s;
+    size_t group = (size_t)(t->head / (s->heads / s->groups)) * s->n + j;
+    uint32_t c0 = t->head * s->hd + t->off, m = t->end - t->begin;
+    bool more = !s->by_channel && t->off > 0; /* the head's block before this one has a share */
+    vf da = vf_zero(), ds = vf_load(carry);
+
+    t->s[0] = vf_load(from);
+    for (uint32_t k = 0; k < m; k++) {
+        size_t row = (size_t)s->rows.row[t->begin + k];
+        vf x = vf_load_upto(s->x + row * s->ldx + c0, t->lanes);
+        if (!goes_on(&s->rows, t->begin + k))
+            t->s[k] = vf_zero();
+        if (s->by_channel)
+            t->decay[k] = vf_exp(vf_mul(t->dt[k], a));
+        t->s[k + 1] = vf_fma(t->s[k], t->decay[k],
+                             vf_mul(vf_mul(t->dt[k], x), vf_set1(s->b[row * s->ldb + group])));
+        float *share = scan_share(g, unit, k, 1) + j;
+        float one =
+            vf_fold_add(vf_mul(vf_load_upto(g->dy + row * g->lddy + c0, t->lanes), t->s[k + 1]));
+        *share = more ? *share + one : one;
+    }
+    for (uint32_t k = m; k-- > 0;) {
+        size_t row = (size_t)s->rows.row[t->begin + k];
+        vf add = vf_mul(t->dt[k], vf_load_upto(s->x + row * s->ldx + c0, t->lanes));
+        vf dy = vf_load_upto(g->dy + row * g->lddy + c0, t->lanes);
+        if (!goes_on(&s->rows, t->begin + k + 1))
+            ds = vf_zero();
+        ds = vf_fma(dy, vf_set1(s->c[row * s->ldb + group]), ds);
+        float *share = scan_share(g, unit, k, 0) + j, one = vf_fold_add(vf_mul(ds, add));
+        *share = more ? *share + one : one;
+        t->add[k] = vf_fma(ds, vf_set1(s->b[row * s->ldb + group]), t->add[k]);
+        ds = vf_mul(ds, t->decay[k]);
+        if (goes_on(&s->rows, t->begin + k)) {
+            vf log = vf_mul(vf_mul(ds, t->s[k]), a);
+            t->log[k] = vf_add(t->log[k], log);
+            da = vf_fma(log, t->dt[k], da);
+        }
+    }
+    vf_store(carry, ds);
+    return da;
+}
+
+/* What a chunk gives to a unit's d, dt's bias and (by head) a_log. */
+typedef struct scan_sums {
+    vf skip, bias, rate;
+} scan_sums;
+
+/* dx and ddt of a block that has gone through all rows of its states. */
+static void scan_chunk_end(const scan_chunk *t, const fm_scan_grad *g, scan_sums *sum)
+{
+    const fm_scan *s = &g->s;
+    uint32_t c0 = t->head * s->hd + t->off;
+    vf d = s->by_channel ? vf_load_upto(s->d + c0, t->lanes) : vf_set1(s->d[t->head]);
+
+    for (uint32_t i = t->end; i-- > t->begin;) {
+        size_t row = (size_t)s->rows.row[i];
+        uint32_t k = i - t->begin;
+        vf x = vf_load_upto(s->x + row * s->ldx + c0, t->lanes);
+        vf dy = vf_load_upto(g->dy + row * g->lddy + c0, t->lanes);
+        vf ddt = vf_fma(t->add[k], x, t->log[k]);
+        vf_store_upto(g->dx + row * g->lddx + c0, vf_fma(t->add[k], t->dt[k], vf_mul(dy, d)),
+                      t->lanes);
+        sum->skip = vf_fma(dy, x, sum->skip);
+        if (s->by_channel) {
+            float slope[VF_LANES] = {0};
+            memcpy(slope, t->slope + (size_t)k * VF_LANES, t->lanes * sizeof(float));
+            ddt = vf_mul(ddt, vf_load(slope));
+            vf_store_upto(g->ddt + row * g->ldddt + c0, ddt, t->lanes);
+            sum->bias = vf_add(sum->bias, ddt);
+        } else {
+            float *to = g->ddt + row * g->ldddt + t->head;
+            float one = vf_fold_add(ddt) * t->slope[(size_t)k * VF_LANES];
+            *to = t->off > 0 ? *to + one : one;
+            sum->bias = vf_add(sum->bias, vf_mul(ddt, vf_set1(t->slope[(size_t)k * VF_LANES])));
+        }
+    }
+}
+
+/* to[at ..] += v, channel by channel, or the sum of v to the head's. */
+FMI_INLINE void scan_sum_add(float *to, const fm_scan *s, uint32_t head, uint32_t c0,
+                             uint32_t lanes, vf v)
+{
+    if (to && s->by_channel)
+        vf_store_upto(to + c0, vf_add(vf_load_upto(to + c0, lanes), v), lanes);
+    else if (to)
+        to[head] += vf_fold_add(v);
+}
+
+static void scan_grad_block(scan_chunk *t, const fm_scan_grad *g, uint32_t chunk, uint32_t unit)
+{
+    const fm_scan *s = &g->s;
+    float a[FM_MAX_STATE * VF_LANES];
+    uint32_t c0 = t->head * s->hd + t->off;
+    size_t block = (size_t)t->head * ((s->hd + VF_LANES - 1) / VF_LANES) + t->off / VF_LANES;
+    float *carry = scan_states_at(g, fm_scan_chunks(s), block);
+    const float *from = scan_states_at(g, chunk, block);
+    scan_sums sum = {vf_zero(), vf_zero(), vf_zero()};
+
+    t->lanes = s->hd - t->off < VF_LANES ? s->hd - t->off : VF_LANES;
+    scan_rates(a, s, t->head, c0, t->lanes);
+    scan_chunk_begin(t, s, vf_load(a));
+    for (uint32_t j = 0; j < s->n; j++) {
+        float one[VF_LANES];
+        vf rate = vf_load(a + (s->by_channel ? j * VF_LANES : 0));
+        vf da = scan_chunk_row(t, g, from + j * VF_LANES, carry + j * VF_LANES, unit, j, rate);
+        sum.rate = vf_add(sum.rate, da);
+        vf_store(one, da);
+        for (uint32_t l = 0; s->by_channel && g->da_log && l < t->lanes; l++)
+            g->da_log[(size_t)(c0 + l) * s->n + j] += one[l];
+    }
+    scan_chunk_end(t, g, &sum);
+    scan_sum_add(g->dd, s, t->head, c0, t->lanes, sum.skip);
+    scan_sum_add(g->ddt_bias, s, t->head, c0, t->lanes, sum.bias);
+    if (!s->by_channel)
+        scan_sum_add(g->da_log, s, t->head, c0, t->lanes, sum.rate);
+}
+
+static void k_scan_states(const fm_scan_grad *g, uint32_t begin, uint32_t end)
+{
+    const fm_scan *s = &g->s;
+    uint32_t blocks = (s->hd + VF_LANES - 1) / VF_LANES, each = s->by_channel ? 1 : blocks;
+    for (uint32_t b = begin * each; b < end * each; b++)
+        scan_states_of(g, b / blocks, b % blocks * VF_LANES);
+}
+
+static void k_scan_grad(const fm_scan_grad *g, uint32_t chunk, uint32_t begin, uint32_t end)
+{
+    const fm_scan *s = &g->s;
+    uint32_t blocks = (s->hd + VF_LANES - 1) / VF_LANES, each = s->by_channel ? 1 : blocks;
+    scan_chunk t = {.begin = chunk * FM_SCAN_CHUNK};
+    t.end = s->rows.m - t.begin < FM_SCAN_CHUNK ? s->rows.m : t.begin + FM_SCAN_CHUNK;
+    for (uint32_t b = begin * each; b < end * each; b++) {
+        t.head = b / blocks;
+        t.off = b % blocks * VF_LANES;
+        scan_grad_block(&t, g, chunk, b / each);
+    }
+}
+
+static void k_scan_grad_sum(const fm_scan_grad *g, uint32_t begin, uint32_t end)
+{
+    const fm_scan *s = &g->s;
+    uint32_t units = (uint32_t)fm_scan_units(s) / s->groups;
+    for (uint32_t i = begin; i < end; i++)
+        for (uint32_t at = 0; at < 2 * s->groups; at++) {
+            size_t group = at / 2, row = (size_t)s->rows.row[i];
+            float *to = (at % 2 ? g->dc : g->db) + row * g->lddb + group * s->n;
+            for (uint32_t j = 0; j < s->n; j += VF_LANES) {
+                vf sum = vf_zero();
+                for (uint32_t u = 0; u < units; u++) {
+                    const float *one =
+                        scan_share(g, group * units + u, i % FM_SCAN_CHUNK, at % 2) + j;
+                    sum = vf_add(sum, vf_load_upto(one, s->n - j));
+                }
+                vf_store_upto(to + j, sum, s->n - j);
+            }
+        }
+}
+
 /* ---- gated delta rule ---- */
 
 /* y = x / sqrt(sum of squares + 1e-6), the sum in the lane order. */

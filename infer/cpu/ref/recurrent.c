@@ -3,6 +3,8 @@
 
 #include <math.h>
 
+#include "store/base/mem.h"
+
 /* u of the row that stands `back` rows before entry i, from the rows or from the state. */
 static double input_at(const fm_convolve *c, uint32_t i, uint32_t back, uint32_t channel)
 {
@@ -143,6 +145,81 @@ void fmi_ref_scan(fm_backend *be, const fm_scan *s)
     for (uint32_t h = 0; h < s->heads; h++)
         for (uint32_t p = 0; p < s->hd; p++)
             scan_column(s, h, p);
+}
+
+/* One column: g's sums of b and c, [m, groups * n] of doubles each, and all else. */
+static void scan_grad_column(const fm_scan_grad *g, uint32_t h, uint32_t p, double *db, double *dc,
+                             double *states)
+{
+    const fm_scan *s = &g->s;
+    size_t c = (size_t)h * s->hd + p, wide = (size_t)s->groups * s->n;
+    size_t group = (size_t)(h / (s->heads / s->groups)) * s->n, own = s->by_channel ? c : h;
+    double next[MOST] = {0}, da[MOST] = {0}, dskip = 0.0, dbias = 0.0;
+
+    for (uint32_t back = 0; back < 2 * s->rows.m; back++) {
+        bool forward = back < s->rows.m;
+        uint32_t i = forward ? back : 2 * s->rows.m - 1 - back;
+        size_t row = (size_t)s->rows.row[i];
+        bool on = s->rows.from[i] == FM_STATE_ON;
+        const float *b = s->b + row * s->ldb + group, *cs = s->c + row * s->ldb + group;
+        double x = (double)s->x[row * s->ldx + c], dy = (double)g->dy[row * g->lddy + c];
+        double raw = (double)s->dt[row * s->lddt + own] + (double)s->dt_bias[own];
+        double soft = log1p(exp(raw)), dt = fmin(fmax(soft, (double)s->dt_min), (double)s->dt_max);
+        double *now = states + (size_t)i * s->n, add = 0.0, ddt = 0.0;
+        for (uint32_t j = 0; j < s->n; j++) {
+            double a = -exp((double)s->a_log[s->by_channel ? c * s->n + j : h]);
+            double before = on ? now[j - (size_t)s->n] : 0.0;
+            if (forward) {
+                now[j] = before * exp(dt * a) + dt * x * (double)b[j];
+                continue;
+            }
+            double ds = dy * (double)cs[j] + next[j];
+            dc[i * wide + group + j] += dy * now[j];
+            db[i * wide + group + j] += ds * dt * x;
+            add += ds * (double)b[j];
+            ds *= exp(dt * a);
+            ddt += ds * before * a;
+            da[j] += ds * before * a * dt;
+            next[j] = on ? ds : 0.0;
+        }
+        if (forward)
+            continue;
+        ddt += add * x;
+        ddt *= soft >= (double)s->dt_min && soft <= (double)s->dt_max ? 1.0 / (1.0 + exp(-raw)) : 0;
+        g->dx[row * g->lddx + c] = (float)(add * dt + dy * (double)s->d[own]);
+        dskip += dy * x;
+        dbias += ddt;
+        if (s->by_channel)
+            g->ddt[row * g->ldddt + c] = (float)ddt;
+        else
+            g->ddt[row * g->ldddt + h] = (p ? g->ddt[row * g->ldddt + h] : 0.0f) + (float)ddt;
+    }
+    for (uint32_t j = 0; g->da_log && j < s->n; j++)
+        g->da_log[s->by_channel ? c * s->n + j : h] += (float)da[j];
+    if (g->dd)
+        g->dd[own] += (float)dskip;
+    if (g->ddt_bias)
+        g->ddt_bias[own] += (float)dbias;
+}
+
+void fmi_ref_scan_grad(fm_backend *be, const fm_scan_grad *g)
+{
+    const fm_scan *s = &g->s;
+    size_t wide = (size_t)s->groups * s->n, m = s->rows.m;
+    double *mem = fm_calloc(m * (2 * wide + s->n) + 1, sizeof(*mem));
+    double *dc = mem + m * wide;
+    (void)be;
+    fm_assert(mem);
+    for (uint32_t h = 0; h < s->heads; h++)
+        for (uint32_t p = 0; p < s->hd; p++)
+            scan_grad_column(g, h, p, mem, dc, dc + m * wide);
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < wide; j++) {
+            size_t at = (size_t)s->rows.row[i] * g->lddb + j;
+            g->db[at] = (float)mem[i * wide + j];
+            g->dc[at] = (float)dc[i * wide + j];
+        }
+    fm_free(mem);
 }
 
 static double length_of(const float *x, uint32_t n)

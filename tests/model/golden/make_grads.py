@@ -44,7 +44,7 @@ def named(model):
         down, up_, gate_ = ("w2", "w3", "w1") if moe else ("down_proj", "up_proj", "gate_proj")
         if model.config.model_type.startswith("granitemoe"):
             name = name.replace(".router.weight", ".router.layer.weight")
-            if "shared_mlp.input_linear" in name:
+            if "shared_mlp.input_linear" in name and getattr(model.config, "num_local_experts", 0):  # one module where no expert is beside it
                 for which, half in zip(("gate", "up"), g.chunk(2)): yield name.replace("input_linear", which + "_proj"), half
                 continue
         at, dot, which = name.partition(".experts.")
@@ -84,7 +84,7 @@ def as_stored(grads, kind):
 
 for family in only or sorted(os.listdir(root)):
     if "fp8" in family or "fp4" in family: continue
-    if family.startswith(("deepseek", "albert", "electra-small", "mamba", "bamba", "qwen3_next", "qwen3_5", "granitemoehybrid")): continue  # does not train
+    if family.startswith(("deepseek", "albert", "electra-small", "qwen3_next", "qwen3_5")): continue  # does not train
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert", "mpnet") or getattr(config, "use_bidirectional_attention", False):
