@@ -57,6 +57,7 @@ typedef enum fm_alibi { FM_ALIBI_NONE, FM_ALIBI_BLOOM, FM_ALIBI_MPT } fm_alibi;
 #define FM_LAYER_SLIDES 1u /* sees `window` positions and turns by rope[1] */
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
 #define FM_LAYER_NO_ROPE 4u
+#define FM_LAYER_NO_INPUT_NORM 16u /* the first branch reads x itself */
 #define FM_LAYER_NO_MLP 32u        /* no feed-forward branch */
 #define FM_LAYER_RECURS 64u        /* a recurrent block: fm_recurrence */
 #define FM_LAYER_NO_ATTENTION 128u /* the recurrent block stands in its place */
@@ -133,6 +134,7 @@ typedef struct fm_switches {
     bool pairs;          /* elements 2i and 2i + 1 of a head turn together, not i and i + half */
     bool qk_after;       /* qk norms behind the rotation */
     bool qk_bare;        /* heads are normed without gains, and only in layers that turn */
+    bool norm_bias;      /* of a LAYER norm whose biases a config switches on */
     bool bare_norms;     /* of kind RMS, without gains: the parameters are not there */
     bool one_norm;       /* PARALLEL: both branches read norm(x) */
     bool attn_gate;      /* q has (q, g) of each head; attention's result times sigmoid(g) */

@@ -438,6 +438,28 @@ static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *
     return FM_OK;
 }
 
+/* ModernBERT: every n-th layer sees the whole text, the others half of local_attention to each side;
+ * the first one's attention has no norm in front. */
+static fm_status read_modernbert(fm_arch *a, const fm_json *c, const char *what)
+{
+    const fm_json *types = fm_json_get(c, "layer_types");
+    uint32_t every = 3, local = 128;
+    bool any = false;
+    FM_TRY(fmi_take_u32(&every, c, "global_attn_every_n_layers", 3, 1, 1 << 20, what));
+    FM_TRY(fmi_take_u32(&local, c, "local_attention", 128, 0, 1 << 28, what));
+    FM_TRY(fmi_take_bool(&a->sw.norm_bias, c, "norm_bias", false, what));
+    for (uint32_t i = 0; fmi_absent(types) && i < a->layers; i++)
+        if (i % every != 0)
+            a->sw.layer[i] |= FM_LAYER_SLIDES;
+    if (!fmi_absent(types))
+        FM_TRY(window_by_types(a, types, what));
+    for (uint32_t i = 0; i < a->layers; i++)
+        any = any || (a->sw.layer[i] & FM_LAYER_SLIDES);
+    a->window = any ? local / 2 + 1 : 0;
+    a->sw.layer[0] |= FM_LAYER_NO_INPUT_NORM;
+    return FM_OK;
+}
+
 static void chunks_where_turned(fm_arch *a)
 {
     for (uint32_t i = 0; i < a->layers; i++)
@@ -449,6 +471,8 @@ static fm_status read_window(fm_arch *a, const fmi_family *f, const fm_json *c, 
 {
     if (f->alone)
         return FM_OK;
+    if (f->has & F_MODERNBERT)
+        return read_modernbert(a, c, what);
     const fm_json *v = fm_json_get(c, "sliding_window");
     bool use = true, written = v != NULL;
     fm_status rc = fmi_take_bool(&use, c, "use_sliding_window", false, what);

@@ -49,6 +49,12 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return a->sw.order == FM_BLOCK_SANDWICH;
     case W_IN_TURN:
         return a->sw.order != FM_BLOCK_PARALLEL;
+    case W_NORM_BIAS:
+        return a->sw.norm_bias;
+    case W_INPUT_NORM:
+        return !(layer & FM_LAYER_NO_INPUT_NORM);
+    case W_INPUT_NORM_BIAS:
+        return a->sw.norm_bias && !(layer & FM_LAYER_NO_INPUT_NORM);
     case W_ATTENDS:
         return !(layer & FM_LAYER_NO_ATTENTION);
     case W_RECURS:

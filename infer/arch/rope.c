@@ -309,12 +309,15 @@ static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, cons
 {
     const fm_json *full = fm_json_get(r, "full_attention");
     const fm_json *slide = fm_json_get(r, "sliding_attention");
+    bool modern = f->has & F_MODERNBERT;
+    const char *local = modern ? "local_rope_theta" : "rope_local_base_freq";
     fm_status rc = FM_OK;
     a->rope[1] = (fm_rope){.theta = f->local_theta, .attention = 1.0};
-    FM_THEN(rc,
-            fmi_take_positive(&a->rope[1].theta, c, "rope_local_base_freq", f->local_theta, what));
+    FM_THEN(rc, fmi_take_positive(&a->rope[1].theta, c, local, f->local_theta, what));
     if (fmi_absent(r) || rc != FM_OK)
         return rc;
+    if (modern && fmi_absent(full) && fmi_absent(slide))
+        return fm_fail(FM_EUNSUPPORTED, "%s: rope settings that are not by layer type", what);
     if (fmi_absent(full) && fmi_absent(slide))
         return rope_fields(&a->rope[0], a, f, c, r, what);
     for (void *it = fm_json_iter(r); it; it = fm_json_next(r, it))
@@ -337,6 +340,8 @@ static fm_status read_settings(fm_arch *a, const fmi_family *f, const fm_json *c
                        f->name);
     const char *theta =
         fmi_absent(fm_json_get(c, "rotary_emb_base")) ? "rope_theta" : "rotary_emb_base";
+    if (f->has & F_MODERNBERT)
+        theta = "global_rope_theta";
     fm_status rc = fmi_take_positive(&a->rope[0].theta, c, theta, a->rope[0].theta, what);
     FM_THEN(rc, rotary_dim(a, f, c, r, what));
     if (rc == FM_OK && (f->has & F_ROPE_BY_TYPE))

@@ -856,6 +856,30 @@ static const fmi_arch_part nomic_layer[] = {
     {"norm2.bias", FM_P_MLP_POST_B, W_ALWAYS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part modernbert_first[] = {
+    {"embeddings.tok_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embeddings.norm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"embeddings.norm.bias", FM_P_EMBED_NORM_B, W_NORM_BIAS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part modernbert_layer[] = {
+    {"attn_norm.weight", FM_P_ATTN_NORM, W_INPUT_NORM, D_HIDDEN, D_1},
+    {"attn_norm.bias", FM_P_ATTN_NORM_B, W_INPUT_NORM_BIAS, D_HIDDEN, D_1},
+    {"attn.Wqkv.weight", FM_P_Q, W_ALWAYS, D_QKV, D_HIDDEN},
+    {"attn.Wqkv.bias", FM_P_Q_B, W_QKV_BIAS, D_QKV, D_1},
+    {"attn.Wo.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},
+    {"attn.Wo.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1},
+    {"mlp_norm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"mlp_norm.bias", FM_P_MLP_NORM_B, W_NORM_BIAS, D_HIDDEN, D_1},
+    {"mlp.Wi.weight", FM_P_GATE, W_ALWAYS, D_INTER_2, D_HIDDEN},
+    {"mlp.Wi.bias", FM_P_GATE_B, W_MLP_BIAS, D_INTER_2, D_1},
+    {"mlp.Wo.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
+    {"mlp.Wo.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
+    {.name = NULL}};
+static const fmi_arch_part modernbert_last[] = {
+    {"final_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    {"final_norm.bias", FM_P_NORM_B, W_NORM_BIAS, D_HIDDEN, D_1},
+    {.name = NULL}};
+
 /* ==== settings in addition to the usual ones ==== */
 
 #define LIST(name, ...) static const char *const name[] = {__VA_ARGS__, NULL}
@@ -1084,6 +1108,14 @@ LIST(distilbert_ignored, "*embeddings.position_ids", "vocab_transform.*", "vocab
      "vocab_projector.*");
 LIST(nomic_keys, "layer_norm_eps", "type_vocab_size");
 LIST(nomic_harmless, "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout");
+LIST(modernbert_keys, "hidden_activation", "norm_eps", "norm_bias", "local_attention",
+     "global_attn_every_n_layers", "global_rope_theta", "local_rope_theta");
+LIST(modernbert_harmless, "embedding_dropout", "mlp_dropout", "decoder_bias", "classifier_pooling",
+     "classifier_bias", "classifier_activation", "classifier_dropout", "deterministic_flash_attn",
+     "sparse_prediction", "sparse_pred_ignore_index", "initializer_cutoff_factor", "cls_token_id",
+     "sep_token_id", "mask_token_id", "reference_compile", "repad_logits_with_grad",
+     "layer_norm_eps", "position_embedding_type");
+LIST(modernbert_ignored, "head.*", "decoder.*"); /* of masked tokens */
 LIST(nomic_ignored, "*embeddings.position_ids", "pooler.*", "cls.*", "nomic_bert.pooler.*");
 
 LIST(lfm2_keys, "norm_eps", "conv_bias", "conv_L_cache", "block_ff_dim", "block_multiple_of",
@@ -1626,6 +1658,30 @@ static const fmi_family families[] = {
             .order = FM_BLOCK_POST,
             .fused = FM_FUSED_QKV,
             .types = true,
+            .embed_norm = true,
+            .encoder = true}},
+    {.name = "modernbert",
+     .has = F_MODERNBERT | F_BIAS_KEY | F_MLP_BIAS_KEY | F_ROPE_BY_TYPE,
+     .prefix = {"", "model."},
+     .layers = "layers.",
+     .head_name = "",
+     .first = modernbert_first,
+     .layer = modernbert_layer,
+     .last = modernbert_last,
+     .k_eps = "norm_eps",
+     .k_act = "hidden_activation",
+     .vocab = 50368,
+     .max_positions = 8192,
+     .eps = 1e-5,
+     .theta = 160000,
+     .local_theta = 10000,
+     .act = "gelu",
+     .keys = modernbert_keys,
+     .harmless = modernbert_harmless,
+     .ignored = modernbert_ignored,
+     .sw = {.norm = FM_NORM_LAYER,
+            .fused = FM_FUSED_QKV,
+            .fused_mlp = true,
             .embed_norm = true,
             .encoder = true}},
     {.name = "granite",

@@ -28,13 +28,16 @@ typedef enum fmi_when {
     W_NOT_TWO_NORMS, /* all others */
     W_SANDWICH,      /* norms behind the branches too */
     W_IN_TURN,       /* branches one after another */
-    W_ATTENDS,       /* in layers with attention */
-    W_RECURS,        /* in layers with a recurrent block */
-    W_RECURS_BIAS,   /* likewise, where its products have biases */
-    W_CONV_BIAS,     /* likewise, where its convolution has */
-    W_MLP,           /* in layers with a feed-forward branch */
-    W_GATED,         /* where that has a gate */
-    W_PLAIN,         /* where it has none */
+    W_NORM_BIAS,     /* where fm_switches.norm_bias */
+    W_INPUT_NORM,    /* in layers whose first branch has a norm in front */
+    W_INPUT_NORM_BIAS,
+    W_ATTENDS,     /* in layers with attention */
+    W_RECURS,      /* in layers with a recurrent block */
+    W_RECURS_BIAS, /* likewise, where its products have biases */
+    W_CONV_BIAS,   /* likewise, where its convolution has */
+    W_MLP,         /* in layers with a feed-forward branch */
+    W_GATED,       /* where that has a gate */
+    W_PLAIN,       /* where it has none */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -157,6 +160,7 @@ typedef struct fmi_stack {
 #define F_HYBRID (UINT64_C(1) << 62)   /* Mamba-2 in layers that do not attend: mamba_* */
 #define F_LFM2_MOE (UINT64_C(1) << 54) /* with F_LFM2: num_dense_layers, use_expert_bias, .. */
 #define F_LLAMA_4 (UINT64_C(1) << 57)  /* chunks, growing queries, experts of weighted inputs */
+#define F_MODERNBERT (UINT64_C(1) << 58) /* local_attention, norm_bias, two rotary settings, .. */
 #define F_EMBED_MAP (UINT64_C(1) << 55)   /* embedding_size may be other than hidden_size */
 #define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31)          /* llama_4_scaling_beta: fm_growth */

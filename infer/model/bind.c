@@ -228,6 +228,8 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
                            (double)r->dt_min, (double)r->dt_max));
     if (s->chunk || s->qk_bare || s->router_first)
         FM_TRY(digest_text(h, "chunks %u %d%d\n", s->chunk, s->qk_bare, s->router_first));
+    if (s->norm_bias)
+        FM_TRY(digest_text(h, "norm bias\n"));
     if (s->grow.every)
         FM_TRY(digest_text(h, "grows %u %a %d%d\n", s->grow.every, (double)s->grow.by, s->grow.next,
                            s->grow.unturned));

@@ -19,6 +19,12 @@ void fmi_class_names_of(fmi_class_names *out, const fm_arch *a)
     *out = (fmi_class_names){.bias = a->sw.encoder, .relu = distil};
     if (strcmp(a->family, "electra") == 0 || strcmp(a->family, "nomic_bert") == 0)
         return;
+    if (strcmp(a->family, "modernbert") == 0) {
+        (void)snprintf(out->dense, sizeof(out->dense), "head.dense");
+        (void)snprintf(out->norm, sizeof(out->norm), "head.norm");
+        (void)snprintf(out->out, sizeof(out->out), "classifier");
+        return;
+    }
     if (distil)
         (void)snprintf(out->dense, sizeof(out->dense), "pre_classifier");
     else if (bert)
@@ -55,6 +61,7 @@ static const char *dense_in_adapter(const fm_arch *a)
     return strcmp(a->family, "bert") == 0         ? "bert.pooler.dense"
            : strcmp(a->family, "albert") == 0     ? "albert.pooler"
            : strcmp(a->family, "distilbert") == 0 ? "pre_classifier"
+           : strcmp(a->family, "modernbert") == 0 ? "head.dense"
                                                   : "classifier.dense";
 }
 
@@ -144,11 +151,64 @@ static fm_status read_config(fmi_binder *b, fmi_class_head *h)
     const fm_json *config = fm_json_get(v, "config");
     const char *problem = fm_json_cstr(fm_json_get(config, "problem_type"), NULL);
     h->scores = h->classes == 1;
-    if (!h->scores && problem && strcmp(problem, "single_label_classification") != 0)
+    if (!h->refused[0] && !h->scores && problem &&
+        strcmp(problem, "single_label_classification") != 0)
         (void)snprintf(h->refused, sizeof(h->refused),
                        "problem_type '%.60s' is not supported, single_label_classification is",
                        problem);
     fm_status rc = read_labels(h, config);
+    fm_json_free(v);
+    return rc;
+}
+
+/* Reads ModernBERT's settings; they change the answer as tensors do, so that they are hashed. */
+static fm_status read_settings(fmi_binder *b, fmi_class_head *h, const fm_json *config,
+                               fm_hasher *digest)
+{
+    static const struct {
+        const char *name;
+        fm_act act;
+    } known[] = {{"gelu", FM_ACT_GELU}, {"silu", FM_ACT_SILU}, {"relu", FM_ACT_RELU}};
+    const char *act = fm_json_cstr(fm_json_get(config, "classifier_activation"), "gelu");
+    const char *pooling = fm_json_cstr(fm_json_get(config, "classifier_pooling"), "cls");
+    const char *made = fm_json_cstr(fm_json_at(fm_json_get(config, "architectures"), 0), "");
+    size_t i = 0;
+    while (i < FM_ARRAY_LEN(known) && strcmp(known[i].name, act) != 0)
+        i++;
+    if (i == FM_ARRAY_LEN(known))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: classifier_activation '%.40s' is not supported; gelu, silu, relu are",
+                       b->what, act);
+    if (strcmp(pooling, "cls") != 0 && strcmp(pooling, "mean") != 0)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: classifier_pooling '%.40s' is not supported; cls and mean are", b->what,
+                       pooling);
+    if (made[0] && !strstr(made, "ForSequenceClassification"))
+        (void)snprintf(h->refused, sizeof(h->refused),
+                       "the head of a %.60s is not supported, that of whole texts is", made);
+    h->act = known[i].act;
+    h->mean = strcmp(pooling, "mean") == 0;
+    FM_TRY(fm_hasher_update(digest, act, strlen(act) + 1));
+    return fm_hasher_update(digest, pooling, strlen(pooling) + 1);
+}
+
+static fm_status bind_norm(fmi_binder *b, fmi_class_head *h, const char *module, fm_hasher *digest)
+{
+    const fm_entry *e = NULL;
+    const char *own[] = {"weight", "bias"};
+    const float **to[] = {&h->norm, &h->norm_b};
+    fm_json *v = NULL;
+    fmi_cached *c = NULL;
+    for (size_t i = 0; i < (b->m->arch.sw.norm_bias ? 2u : 1u); i++) {
+        FM_TRY(entry_named(&e, b, module, own[i]));
+        if (!e)
+            return fm_fail(FM_ENOTFOUND, "%s: tensor '%s.%s' is missing", b->what, module, own[i]);
+        FM_TRY(hold_into(b, &c, e, FMI_VECTOR, 1, b->m->arch.hidden, 0, digest));
+        *to[i] = c->v;
+    }
+    h->eps = b->m->arch.eps;
+    FM_TRY(fm_model_json_of_tree(&v, b->tree, b->p, b->what));
+    fm_status rc = read_settings(b, h, fm_json_get(v, "config"), digest);
     fm_json_free(v);
     return rc;
 }
@@ -174,8 +234,13 @@ fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest)
             rc = entry_named(&dense, b, module, "weight");
         if (rc == FM_OK && !dense)
             rc = fm_fail(FM_ENOTFOUND, "%s: tensor '%s.weight' is missing", b->what, module);
-        FM_THEN(rc, bind_linear(b, &h->dense, dense, module, a->hidden, names.bias, digest));
+        const fm_entry *bias = NULL;
+        FM_THEN(rc, names.norm[0] ? entry_named(&bias, b, module, "bias") : FM_OK);
+        bool biased = names.norm[0] ? bias != NULL : names.bias;
+        FM_THEN(rc, bind_linear(b, &h->dense, dense, module, a->hidden, biased, digest));
     }
+    if (rc == FM_OK && names.norm[0])
+        rc = bind_norm(b, h, names.norm, digest);
     if (rc != FM_OK)
         return rc;
     h->classes = h->out.out;

@@ -2,7 +2,8 @@
  *
  * As transformers' ...ForSequenceClassification: decoders score the state of the last token that is
  * no padding (`score.weight`, no bias); BERT turns the first token's state by its pooler and tanh
- * (`pooler.dense`), RoBERTa by `classifier.dense`, and a linear layer follows. */
+ * (`pooler.dense`), RoBERTa by `classifier.dense`, and a linear layer follows. ModernBERT's state may
+ * be the mean of all; behind `head.dense` an activation and a norm follow. */
 #ifndef FM_INFER_CLASS_HEAD_H
 #define FM_INFER_CLASS_HEAD_H
 
@@ -16,6 +17,8 @@ typedef struct fmi_class_names {
     char out[64];   /* empty: no head of this family is known here */
     bool bias;      /* of both */
     bool relu;      /* behind dense, in place of the tanh */
+    char norm[64];  /* behind dense and the config's activation; empty: none. Dense has a bias only
+                     * where the file has it. It runs, and does not train here */
 } fmi_class_names;
 void fmi_class_names_of(fmi_class_names *out, const fm_arch *a);
 /* The token whose state is classified: an encoder's first, else the last that is not pad (-1: no
@@ -26,6 +29,10 @@ size_t fmi_class_token(const int32_t *ids, size_t n, bool encoder, int32_t pad);
 typedef struct fmi_class_head {
     fm_linear dense, out; /* w NULL: none */
     bool relu;            /* behind dense, in place of the tanh */
+    const float *norm, *norm_b; /* gain and bias behind act, which is behind dense; NULL: none */
+    fm_act act;
+    float eps;
+    bool mean;            /* of all tokens' states */
     uint32_t classes;     /* 0: the model has no head */
     char **label;         /* [classes] */
     bool scores;          /* one output: it is a number, and names no class */

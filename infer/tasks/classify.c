@@ -25,7 +25,10 @@ static fm_status run_head(fm_engine *e, const fmi_class_head *h, const float *st
     FM_TRY(be->upload(be, x, state, n * sizeof(float)));
     if (h->dense.w) {
         be->linear(be, y, n, x, n, h->dense.w, h->dense.bias, NULL, 1);
-        if (h->relu)
+        if (h->norm) {
+            be->act(be, h->act, y, n, y, n, NULL, 0, 1, n);
+            be->layernorm(be, y, y, h->norm, h->norm_b, 1, n, n, h->eps);
+        } else if (h->relu)
             be->act(be, FM_ACT_RELU, y, n, y, n, NULL, 0, 1, n);
         else
             be->softcap(be, y, n, 1, n, 1.0f); /* tanh */
@@ -61,8 +64,9 @@ static fm_status heads(fm_engine *e, const fm_classify_request *req, size_t n, c
     FM_THEN(rc, be->alloc(be, &room, (2 * wide + classes) * sizeof(float)));
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fmi_class_head *h = &fmi_priv(req[i].model)->classifier;
+        double count = h->mean ? (double)req[i].n : 1.0; /* the sum of one token is exact */
         for (uint32_t k = 0; k < h->out.in; k++)
-            state[k] = (float)sum[i * wide + k]; /* the sum of one token is exact */
+            state[k] = (float)(sum[i * wide + k] / count);
         rc = run_head(e, h, state, room, req[i].logprobs);
         if (rc == FM_OK && !h->scores)
             log_softmax(req[i].logprobs, h->classes);
@@ -87,12 +91,13 @@ fm_status fm_classify_many(fm_engine *e, const fm_classify_request *req, size_t 
         rc = FM_ENOMEM;
     for (size_t i = 0; rc == FM_OK && i < n; i++) {
         const fm_arch *a = &req[i].model->arch;
+        bool mean = fmi_priv(req[i].model)->classifier.mean;
         size_t at = fmi_class_token(req[i].ids, req[i].n, a->sw.encoder, a->pad);
         q[i] = (fmi_states_request){.model = req[i].model,
                                     .ids = req[i].ids,
                                     .n = a->sw.encoder ? req[i].n : at + 1,
-                                    .first = at,
-                                    .last = at,
+                                    .first = mean ? 0 : at,
+                                    .last = mean ? req[i].n - 1 : at,
                                     .sum = sum + i * wide,
                                     .what = "classify"};
     }

@@ -108,8 +108,9 @@ static bool refused_over_stages(golden *g, fm_engine *e, const char *name)
 /* A reranker's or a regression's output is what transformers' logit is. */
 TEST(a_head_of_one_output_gives_it)
 {
-    static const char *const name[] = {"score-qwen3", "score-bert", "score-albert",
-                                       "score-xlm-roberta"};
+    static const char *const name[] = {"score-qwen3",      "score-bert",
+                                       "score-albert",     "score-xlm-roberta",
+                                       "score-modernbert", "score-modernbert-mean"};
     for (size_t i = 0; i < FM_ARRAY_LEN(name); i++) {
         golden g;
         fm_engine *e = ik_engine(2, 32);

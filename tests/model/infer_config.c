@@ -218,6 +218,11 @@ TEST(families_are_read_as_written)
     a = good("hunyuan_v1_dense", "\"rope_scaling\":{\"type\":\"dynamic\",\"alpha\":1000.0,"
                                  "\"factor\":1.0},\"max_position_embeddings\":4096");
     assert_true(fabs(a.rope[0].theta - 1e4 * pow(1000.0, 1.2)) < 1e-3 && a.max_positions == 4096);
+    a = good("modernbert", "\"global_attn_every_n_layers\":2,\"local_attention\":7,"
+                           "\"global_rope_theta\":80000.0,\"local_rope_theta\":500.0,"
+                           "\"layer_norm_eps\":1e-5,\"position_embedding_type\":\"absolute\"");
+    assert_true(a.window == 4 && a.rope[0].theta == 8e4 && a.rope[1].theta == 500 && !a.qkv_bias);
+    assert_true(a.sw.layer[0] == FM_LAYER_NO_INPUT_NORM && a.sw.layer[1] == FM_LAYER_SLIDES);
     a = good("llama4_text", "\"num_key_value_heads\":2,\"no_rope_layers\":[],"
                             "\"attn_temperature_tuning\":4,\"no_rope_layer_interval\":2,"
                             "\"attention_chunk_size\":96,\"interleave_moe_layer_step\":2");
@@ -419,6 +424,10 @@ TEST(wrong_values_of_families_are_refused)
               "num_hidden_groups");
     bad_alone("albert", "\"intermediate_size\":64,\"inner_group_num\":257", FM_EINVAL,
               "inner_group_num");
+    bad("modernbert", "\"rope_parameters\":{\"rope_type\":\"linear\",\"factor\":2.0}",
+        FM_EUNSUPPORTED, "not by layer type");
+    bad("modernbert", "\"layer_types\":[\"full_attention\"]", FM_EINVAL, "layer_types");
+    bad("modernbert", "\"norm_bias\":1", FM_EINVAL, "norm_bias");
     bad("llama4_text", "\"num_key_value_heads\":2,\"attention_chunk_size\":null", FM_EUNSUPPORTED,
         "attention_chunk_size null");
     bad("llama4_text", "\"num_key_value_heads\":2,\"attn_temperature_tuning\":\"yes\"", FM_EINVAL,

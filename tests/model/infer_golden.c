@@ -255,7 +255,8 @@ static bool refused_here(const char *name, const char *needle)
 /* Scores with a bias by distance, in a decoder and in an encoder; windows to both sides. */
 TEST(biases_by_distance_match)
 {
-    static const char *const names[] = {"bloom", "mpt", "mpnet", "gemma3-both-ways"};
+    static const char *const names[] = {
+        "bloom", "mpt", "mpnet", "gemma3-both-ways", "modernbert", "modernbert-biases"};
     if (refused_here("bloom", "biases by distance") && refused_here("mpnet", "biases by distance"))
         skip();
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -475,6 +476,7 @@ TEST(adapters_are_found_by_the_names_of_the_class)
     check_adapter("mistral3");
     check_adapter("qwen2_5_vl");
     check_adapter("qwen3-base");
+    check_adapter("modernbert");
 }
 
 /* Of layers that several others are, of an embedding and of what makes it as wide as the layers. */

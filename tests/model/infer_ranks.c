@@ -65,8 +65,8 @@ static bool open_golden(golden *g, const char *name, bool shared)
     if (path) {
         tk_ok(fm_source_open(&g->src, path));
         tk_ok(fm_source_open(&ref.src, file));
-        bool encoder =
-            strcmp(name, "bert") == 0 || strcmp(name, "roberta") == 0 || strcmp(name, "mpnet") == 0;
+        bool encoder = strcmp(name, "bert") == 0 || strcmp(name, "roberta") == 0 ||
+                       strcmp(name, "mpnet") == 0 || strncmp(name, "modernbert", 10) == 0;
         g->ids = ik_ref_get(&ref, "input_ids", &g->n);
         g->want = ik_ref_get(&ref, encoder ? "hidden" : "logits", &g->count);
         g->count = shared ? g->count / g->n * SHARED_TOKENS : g->count;
@@ -140,7 +140,8 @@ TEST(families_match)
                                       "deepseek_v3",
                                       "granitemoe",
                                       "llama4",
-                                      "ministral3-long"};
+                                      "ministral3-long",
+                                      "modernbert-biases"};
     static const char *const shared[] = {"llama3", "gpt2", "bert", "qwen3", "mixtral", "qwen2"};
     for (size_t i = 0; i < FM_ARRAY_LEN(two); i++)
         check(two[i], false, 2, i % 2 ? "exact" : "fast", i % 2 ? LIMIT : FAST_LIMIT);

@@ -102,7 +102,8 @@ static const char *const recurrent[] = {"lfm2",
  * (tests/model/infer_golden.c). */
 static bool lacks(const char *family)
 {
-    static const char *const near[] = {"bloom", "mpt", "mpnet", "gemma3-both-ways"};
+    static const char *const near[] = {
+        "bloom", "mpt", "mpnet", "gemma3-both-ways", "modernbert", "modernbert-biases"};
     bool biased = among(family, near, FM_ARRAY_LEN(near));
     bool recurs = among(family, recurrent, FM_ARRAY_LEN(recurrent));
     if (!biased && !recurs)
@@ -241,7 +242,7 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "granitemoehybrid-experts"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
-    assert_int_equal(FM_ARRAY_LEN(families) + 6, fm_json_count(all)); /* and the encoders below */
+    assert_int_equal(FM_ARRAY_LEN(families) + 8, fm_json_count(all)); /* and the encoders below */
     fm_json_free(all);
 }
 
@@ -344,8 +345,9 @@ static void check_encoder(const char *family)
     fm_free(file);
 }
 
-static const char *const encoders[] = {"roberta",    "distilbert", "electra",
-                                       "nomic_bert", "mpnet",      "gemma3-both-ways"};
+static const char *const encoders[] = {
+    "roberta", "distilbert",       "electra",    "nomic_bert",
+    "mpnet",   "gemma3-both-ways", "modernbert", "modernbert-biases"};
 
 TEST(gradients_of_encoders_equal_hugging_faces)
 {

@@ -271,7 +271,7 @@ fm_status fmt_fresh_head(fmt_fresh *f, fm_train_job *job, fm_provider *p, const 
     memset(f, 0, sizeof(*f));
     f->behind = behind;
     fmi_class_names_of(&names, &a);
-    if (rc == FM_OK && !names.out[0])
+    if (rc == FM_OK && (!names.out[0] || names.norm[0]))
         return fm_fail(FM_EUNSUPPORTED, "%s: the classification head of %s is not supported",
                        job->name, a.family);
     FM_THEN(rc, classes_of(&f->classes, job));

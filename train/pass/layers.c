@@ -93,17 +93,19 @@ static bool has_post(const fmt_pass *p)
     return o == FM_BLOCK_SANDWICH || o == FM_BLOCK_AFTER || o == FM_BLOCK_POST;
 }
 
-static bool has_input_norm(const fmt_pass *p)
+static bool has_input_norm(const fmt_pass *p, uint32_t layer, uint32_t which)
 {
     fm_block_order o = p->arch.sw.order;
-    return o != FM_BLOCK_AFTER && o != FM_BLOCK_POST;
+    bool first = which == FMT_ATTN_NORM;
+    return o != FM_BLOCK_AFTER && o != FM_BLOCK_POST &&
+           !(first && (p->arch.sw.layer[layer] & FM_LAYER_NO_INPUT_NORM));
 }
 
 /* The input of a branch: x, or its norm in p->h. */
 static const float *input_of(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which,
                              const float *x, float *rstd)
 {
-    if (!has_input_norm(p))
+    if (!has_input_norm(p, layer, which))
         return x;
     fmt_norms(p, ps, (int32_t)layer, which, p->h, x, rstd, 1, p->arch.hidden);
     return p->h;
@@ -158,7 +160,7 @@ static void input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, uint32_t which
 {
     uint32_t h = p->arch.hidden;
 
-    if (has_input_norm(p))
+    if (has_input_norm(p, layer, which))
         fmt_norms_grad(p, ps, (int32_t)layer, which, p->dx, true, p->dh, x, rstd, 1, h);
     else
         p->be->add(p->be, p->dx, p->dh, (uint64_t)ps.rows * h);

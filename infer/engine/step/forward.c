@@ -196,7 +196,8 @@ static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_g
 static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
 {
     const fm_switches *sw = &p->g->sw;
-    if (sw->order == FM_BLOCK_AFTER || sw->order == FM_BLOCK_POST)
+    if (sw->order == FM_BLOCK_AFTER || sw->order == FM_BLOCK_POST ||
+        (gain == gain_attn && (sw->layer[l] & FM_LAYER_NO_INPUT_NORM)))
         return p->x;
     if (!p->normed)
         fmi_norm(p, p->all, sw->norm, gain, l, p->xn, p->x, 1, p->g->hidden);

@@ -155,6 +155,11 @@ later = {
  "mpt": tf.MptConfig(vocab_size=V, d_model=24, n_layers=2, n_heads=6, max_seq_len=64, bos_token_id=1, eos_token_id=2,
     attn_config=dict(softmax_scale=0.4)),
  "mpnet": tf.MPNetConfig(**dict(base, hidden_size=16), intermediate_size=24),
+ "modernbert": tf.ModernBertConfig(**dict(base, hidden_size=24, num_hidden_layers=4, num_attention_heads=3), intermediate_size=20, local_attention=11,
+    global_attn_every_n_layers=2, rope_parameters={"full_attention": rope(rope_type="default"), "sliding_attention": dict(rope_type="default", rope_theta=10.0)}),
+ "modernbert-biases": tf.ModernBertConfig(**dict(base, hidden_size=16, num_hidden_layers=3), intermediate_size=24, local_attention=6, norm_bias=True, norm_eps=1e-3,
+    layer_types=["sliding_attention", "full_attention", "sliding_attention"], attention_bias=True, mlp_bias=True, hidden_activation="gelu_pytorch_tanh",
+    rope_parameters={"full_attention": dict(rope_type="linear", factor=2.0, rope_theta=50.0), "sliding_attention": rope(rope_type="default")}),
  "gemma3-both-ways": tf.Gemma3TextConfig(**few, use_bidirectional_attention=True, sliding_window=12, query_pre_attn_scalar=16, layer_types=slides),
  "nanochat": tf.NanoChatConfig(**few, final_logit_softcapping=3.0, rope_parameters=rope(rope_type="default")),
  "apertus": tf.ApertusConfig(**few, rope_parameters=rope(rope_type="default")),
@@ -184,7 +189,7 @@ def mxfp4(m):
         p.data = convert_moe_packed_tensors(packed[n + "_blocks"], packed[n + "_scales"]).float()
     return packed
 def make(name, cfg):
-    if name in ("qwen3-base", "distilbert", "electra", "electra-small", "gemma3-both-ways"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
+    if name in ("qwen3-base", "distilbert", "electra", "electra-small", "gemma3-both-ways", "modernbert", "modernbert-biases"): return tf.AutoModel.from_config(cfg, attn_implementation="eager")
     if name in ("roberta", "nomic_bert", "mpnet", "albert", "albert-groups"): return tf.AutoModel.from_config(cfg, attn_implementation="eager", add_pooling_layer=False)
     auto = tf.AutoModelForImageTextToText if hasattr(cfg, "vision_config") else tf.AutoModelForCausalLM
     return auto.from_config(cfg, attn_implementation="eager")
@@ -194,7 +199,7 @@ for name, cfg in A.items():
     if only and name not in only: continue
     d = os.path.join(out, name); os.makedirs(d, exist_ok=True)
     torch.manual_seed(0)
-    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "electra-small", "nomic_bert", "mpnet", "gemma3-both-ways", "albert", "albert-groups")
+    encoder = name in ("roberta", "qwen3-base", "distilbert", "electra", "electra-small", "nomic_bert", "mpnet", "gemma3-both-ways", "albert", "albert-groups", "modernbert", "modernbert-biases")
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += (1.0 if n.endswith("sinks") else 0.12) * torch.randn(p.shape, generator=g)

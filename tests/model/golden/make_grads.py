@@ -84,19 +84,20 @@ def as_stored(grads, kind):
 
 for family in only or sorted(os.listdir(root)):
     if "fp8" in family or "fp4" in family: continue
-    if family.startswith(("deepseek", "albert", "electra-small", "qwen3_next", "qwen3_5")): continue  # does not train
+    if family.startswith(("deepseek", "albert", "electra-small", "qwen3_next", "qwen3_5", "llama4")): continue  # does not train
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
-    if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert", "mpnet") or getattr(config, "use_bidirectional_attention", False):
+    if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert", "mpnet", "modernbert") or getattr(config, "use_bidirectional_attention", False):
         pool = {"add_pooling_layer": False} if config.model_type in ("roberta", "nomic_bert", "mpnet") else {}
         model = tf.AutoModel.from_pretrained(d, attn_implementation="eager", dtype=torch.float32, **pool).eval()
         ends = None  # a norm behind the layers is left out: the sum is over the states that the last layer gives
-        if config.model_type == "gemma3_text": ends, model.norm = model.norm, torch.nn.Identity()
+        if config.model_type == "gemma3_text": ends, model.norm = [("norm.weight", model.norm.weight)], torch.nn.Identity()
+        if config.model_type == "modernbert": ends, model.final_norm = [("final_norm." + n, p) for n, p in model.final_norm.named_parameters()], torch.nn.Identity()
         h = model(input_ids=load_file(os.path.join(d, "ref.safetensors"))["input_ids"].long()[None]).last_hidden_state
         loss = (h.double().flatten() * torch.from_numpy(signs(h.numel())[0])).sum()
         loss.backward()
         grads = [x for x in as_stored(named(model), config.model_type) if "relative_attention_bias" not in x[0]]  # which does not train here
-        if ends is not None: grads.append(("norm.weight", torch.zeros_like(ends.weight)))
+        if ends is not None: grads += [(n, torch.zeros_like(p)) for n, p in ends]
         out[family] = {"loss": float(loss.detach()), "tensors": {n: [float(f"{v:.9g}") for v in sketch(g)] for n, g in sorted(grads)}}
         continue
     if "hidden" in load_file(os.path.join(d, "ref.safetensors")): continue  # a base model: no loss of tokens

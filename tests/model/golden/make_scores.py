@@ -15,6 +15,9 @@ heads = {
     "score-qwen3": tf.Qwen3ForSequenceClassification(tf.Qwen3Config(**base, num_key_value_heads=1, head_dim=8)),
     "score-bert": tf.BertForSequenceClassification(tf.BertConfig(**base)),
     "score-albert": tf.AlbertForSequenceClassification(tf.AlbertConfig(**base, embedding_size=8)),
+    "score-modernbert": tf.ModernBertForSequenceClassification(tf.ModernBertConfig(**base, local_attention=6, cls_token_id=1, sep_token_id=2)),
+    "score-modernbert-mean": tf.ModernBertForSequenceClassification(tf.ModernBertConfig(**base, classifier_pooling="mean", classifier_bias=True, norm_bias=True,
+        classifier_activation="relu", cls_token_id=1, sep_token_id=2)),
     "score-xlm-roberta": tf.XLMRobertaForSequenceClassification(tf.XLMRobertaConfig(**base, type_vocab_size=1, problem_type="regression")),
 }
 gen = torch.Generator().manual_seed(3)
