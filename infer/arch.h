@@ -58,9 +58,10 @@ typedef enum fm_alibi { FM_ALIBI_NONE, FM_ALIBI_BLOOM, FM_ALIBI_MPT } fm_alibi;
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
 #define FM_LAYER_NO_ROPE 4u
 #define FM_LAYER_NO_INPUT_NORM 16u /* the first branch reads x itself */
+#define FM_LAYER_SHARES_KV 8u      /* reads the keys and values of fm_layer_kv_of */
 #define FM_LAYER_NO_MLP 32u        /* no feed-forward branch */
 #define FM_LAYER_RECURS 64u        /* a recurrent block: fm_recurrence */
-#define FM_LAYER_NO_ATTENTION 128u /* the recurrent block stands in its place */
+#define FM_LAYER_NO_ATTENTION 128u /* a recurrent block stands in its place, or nothing does */
 
 /* What a recurrent block computes. It keeps a state of each sequence, float32. in, x, dt, out:
  * products; norm: RMS, group by group. */
@@ -94,7 +95,15 @@ typedef struct fm_recurrence {
     bool bias, conv_bias;      /* of in and out; of the convolution */
     bool by_groups;            /* DELTA: in has (q, k, v.., z..) group by group, b has (b.., a..) */
     float dt_min, dt_max;
+    bool out_bias;         /* of out, where it has a setting of its own */
+    bool bare, norm_first; /* MAMBA2: y * silu(z) without the norm; norm(y) * silu(z) */
 } fm_recurrence;
+
+/* Falcon-H1: what a product reads, or what it gives with its bias, times a number; 0: none are. */
+typedef struct fm_multipliers {
+    float attn_in, key, attn_out, gate, down;
+    float ssm_in, ssm[5], ssm_out; /* ssm: of z, x, b, c and t */
+} fm_multipliers;
 
 /* Everything that decides what a pass computes, apart from sizes. Llama: zeros, scales 1. */
 typedef struct fm_switches {
@@ -138,11 +147,13 @@ typedef struct fm_switches {
     bool bare_norms;     /* of kind RMS, without gains: the parameters are not there */
     bool one_norm;       /* PARALLEL: both branches read norm(x) */
     bool attn_gate;      /* q has (q, g) of each head; attention's result times sigmoid(g) */
+    bool beside;         /* layers that recur attend too: both read norm(x), their sum is added */
     uint32_t rotary_dim; /* leading elements of a head that turn; head_dim: all */
     uint32_t position_offset;
     uint32_t chunk; /* a layer that slides sees positions from the last multiple of it on; 0: it has
                      * fm_arch.window */
     uint32_t experts, chosen, expert_inter, shared_inter;
+    uint32_t expert_in;                /* width of what experts read and write; 0: hidden */
     float embed_scale, residual_scale; /* 1: none */
     float attn_scale;                  /* of q k */
     /* Keys and values come from a latent vector of kv_rank elements (0: from the input), queries
@@ -154,6 +165,7 @@ typedef struct fm_switches {
     uint8_t layer[FM_MAX_LAYERS];
     fm_recurrence rec;
     fm_growth grow;
+    fm_multipliers by;
 } fm_switches;
 
 static inline bool fm_layer_grows(const fm_switches *s, uint32_t layer)
@@ -310,6 +322,8 @@ typedef enum fm_place {
     FM_P_S_UP,
     FM_P_S_DOWN,
     FM_P_S_SWITCH, /* the shared expert */
+    FM_P_X_INTO,
+    FM_P_X_FROM, /* products before and behind all experts: fm_switches.expert_in */
     FM_P_REC_IN, /* a recurrent block: first and last product, convolution [channels, 1, kernel] */
     FM_P_REC_IN_B,
     FM_P_REC_OUT,
@@ -350,6 +364,11 @@ static inline bool fm_layer_attends(const fm_switches *sw, uint32_t layer)
 static inline bool fm_layer_recurs(const fm_switches *sw, uint32_t layer)
 {
     return sw->layer[layer] & FM_LAYER_RECURS;
+}
+/* Whether anything in the layer mixes positions; else it is a feed-forward branch alone. */
+static inline bool fm_layer_mixes(const fm_switches *sw, uint32_t layer)
+{
+    return fm_layer_attends(sw, layer) || fm_layer_recurs(sw, layer);
 }
 /* Floats of the state of one layer. */
 static inline size_t fm_recurrence_floats(const fm_recurrence *r)

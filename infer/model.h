@@ -39,6 +39,7 @@ typedef struct fm_experts {
     const float *choice_bias;                 /* [experts] (FM_P_ROUTER_B) or NULL */
     fm_linear *gate, *up, *down;              /* [experts] each; one allocation at gate */
     fm_linear s_gate, s_up, s_down, s_switch; /* the shared expert, w NULL: none */
+    fm_linear into, from; /* [expert_in, hidden], [hidden, expert_in]; w NULL: none */
 } fm_experts;
 
 /* A recurrent block (fm_recurrence). */

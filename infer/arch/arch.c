@@ -361,6 +361,15 @@ static fm_status read_layout(fm_arch *a, const fmi_family *f, const fm_json *c, 
     return FM_OK;
 }
 
+/* A list of kinds says how many layers there are, whatever num_hidden_layers is. */
+static fm_status read_layers(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
+{
+    if (f->has & F_ONE_BLOCK)
+        return fmi_read_blocks(a, c, what);
+    return fmi_take_u32(&a->layers, c, key_or(f->k_layers, "num_hidden_layers"), -1, 1,
+                        FM_MAX_LAYERS, what);
+}
+
 static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
     fm_status rc;
@@ -382,13 +391,14 @@ static fm_status read_sizes(fm_arch *a, const fmi_family *f, const fm_json *c, c
         inter_dflt = 16384; /* likewise */
     if (f->more & M_T5)
         inter_dflt = -1;
+    if (f->has & F_ONE_BLOCK)
+        inter_dflt = 21504;
     if (f->has & F_MAMBA) { /* no feed-forward branch; intermediate_size is the block's */
         inter = "";
         inter_dflt = 1;
     }
     if ((rc = fmi_take_u32(&a->inter, c, inter, inter_dflt, 1, 4 * wide, what)) != FM_OK ||
-        (rc = fmi_take_u32(&a->layers, c, key_or(f->k_layers, "num_hidden_layers"), -1, 1,
-                           FM_MAX_LAYERS, what)) != FM_OK ||
+        (rc = read_layers(a, f, c, what)) != FM_OK ||
         (rc = fmi_take_u32(&a->heads, c, key_or(f->k_heads, "num_attention_heads"),
                            or_required(f->heads), 1, 4096, what)) != FM_OK ||
         (rc = fmi_take_u32(&a->max_positions, c, key_or(f->k_positions, "max_position_embeddings"),
@@ -823,7 +833,7 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         (rc = fmi_read_rope(a, f, c, what)) != FM_OK ||
         (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_ids(a, c, g, what)) != FM_OK)
         return rc;
-    if (!a->sw.encoder)
+    if (!a->sw.encoder && !(f->has & F_ONE_BLOCK)) /* transformers never ties Nemotron-H */
         rc = fmi_take_bool(&a->tied, c, "tie_word_embeddings", f->tied, what);
     if (rc == FM_OK && (f->has & F_LFM2))
         rc = fmi_take_bool(&a->tied, c, "tie_embedding", a->tied, what);

@@ -159,6 +159,38 @@ static fm_status ernie_experts(fm_arch *a, const fm_json *c, const char *what)
     return FM_OK;
 }
 
+/* Nemotron-H's: as DeepSeek-V3's, without gates, in a width of their own where it has one. */
+static fm_status one_block_experts(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    double scale = 1;
+    uint32_t shared = 1;
+    bool any = false;
+    for (uint32_t i = 0; i < a->layers; i++)
+        any = any || (s->layer[i] & FM_LAYER_SPARSE);
+    s->router_sigmoid = s->router_bias = s->shared_expert = s->shared_plain = any;
+    if (!any)
+        return FM_OK;
+    FM_TRY(take_counts(a, c, "n_routed_experts", "num_experts_per_tok", 8, 2, what));
+    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", 7688, 1, 1 << 20, what));
+    FM_TRY(fmi_take_u32(&s->shared_inter, c, "moe_shared_expert_intermediate_size", 7688, 1,
+                        1 << 20, what));
+    if (!fmi_absent(fm_json_get(c, "moe_latent_size")))
+        FM_TRY(fmi_take_u32(&s->expert_in, c, "moe_latent_size", -1, 1, 1 << 20, what));
+    FM_TRY(fmi_take_u32(&shared, c, "n_shared_experts", 1, 0, 64, what));
+    FM_TRY(fmi_take_bool(&s->renormalise, c, "norm_topk_prob", true, what));
+    FM_TRY(take_groups(a, c, 1, 1, what));
+    FM_TRY(fmi_take_positive(&scale, c, "routed_scaling_factor", 1, what));
+    s->router_scale = scale != 1.0 ? (float)scale : 0.0f;
+    s->router_least = s->renormalise ? 1e-20 : 0.0;
+    if (shared != 1 || a->mlp_bias)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: n_shared_experts %u or mlp_bias with experts is not "
+                       "supported; 1 without biases is",
+                       what, shared);
+    return FM_OK;
+}
+
 /* LFM2's: shares are sigmoids, a bias may steer the choice, and the first layers have none. */
 static fm_status lfm2_experts(fm_arch *a, const fm_json *c, const char *what)
 {
@@ -261,6 +293,8 @@ fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, co
 {
     if (f->has & F_DEEP_EXPERTS)
         return deep_experts(a, f, c, what);
+    if (f->has & F_ONE_BLOCK)
+        return one_block_experts(a, c, what);
     if (f->has & F_LFM2_MOE)
         return lfm2_experts(a, c, what);
     if (f->has & F_ERNIE_EXPERTS)

@@ -7,17 +7,18 @@
 static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
 {
     bool sparse = layer & FM_LAYER_SPARSE, recurs = layer & FM_LAYER_RECURS;
+    bool mixes = recurs || !(layer & FM_LAYER_NO_ATTENTION);
     switch (p->when) {
     case W_QKV_BIAS:
         return a->qkv_bias && !(layer & FM_LAYER_NO_ATTENTION);
     case W_O_BIAS:
         return a->o_bias && !(layer & FM_LAYER_NO_ATTENTION);
     case W_MLP_BIAS:
-        return a->mlp_bias && !sparse;
+        return a->mlp_bias && !sparse && !(layer & FM_LAYER_NO_MLP);
     case W_QK_NORM:
         return a->qk_norm;
     case W_DENSE:
-        return !sparse;
+        return !sparse && !(layer & FM_LAYER_NO_MLP);
     case W_SPARSE:
     case W_EXPERT:
         return sparse;
@@ -69,6 +70,16 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return !a->sw.plain_mlp;
     case W_PLAIN:
         return a->sw.plain_mlp;
+    case W_MIXES:
+        return mixes;
+    case W_MLP_ALONE:
+        return !mixes;
+    case W_REC_NORM:
+        return recurs && !a->sw.rec.bare;
+    case W_REC_OUT_BIAS:
+        return recurs && a->sw.rec.out_bias;
+    case W_EXPERT_IN:
+        return sparse && a->sw.expert_in > 0;
     case W_ALWAYS:
         break;
     }
@@ -119,6 +130,8 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return a->sw.experts;
     case D_X_INTER:
         return a->sw.expert_inter;
+    case D_X_IN:
+        return a->sw.expert_in ? a->sw.expert_in : a->hidden;
     case D_S_INTER:
         return a->sw.shared_inter;
     case D_VOCAB:

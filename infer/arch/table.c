@@ -562,7 +562,7 @@ static const fmi_arch_part qwen35_moe_layer[] = {
     {                                                                                              \
         "mixer.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1                        \
     }
-#define HYBRID_MIXERS                                                                              \
+#define HYBRID_MIXERS(when_norm, when_out_bias)                                                    \
     TWO_NORMS_1, {"self_attn.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q, D_HIDDEN},                    \
         {"self_attn.q_proj.bias", FM_P_Q_B, W_QKV_BIAS, D_Q, D_1},                                 \
         {"self_attn.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},                            \
@@ -578,27 +578,31 @@ static const fmi_arch_part qwen35_moe_layer[] = {
         {"mamba.conv1d.bias", FM_P_CONV_B, W_CONV_BIAS, D_CHANNELS, D_1},                          \
         {"mamba.in_proj.weight", FM_P_REC_IN, W_RECURS, D_REC_IN, D_HIDDEN},                       \
         {"mamba.in_proj.bias", FM_P_REC_IN_B, W_RECURS_BIAS, D_REC_IN, D_1},                       \
-        {"mamba.norm.weight", FM_P_REC_NORM, W_RECURS, D_REC_INNER, D_1},                          \
+        {"mamba.norm.weight", FM_P_REC_NORM, when_norm, D_REC_INNER, D_1},                         \
         {"mamba.out_proj.weight", FM_P_REC_OUT, W_RECURS, D_HIDDEN, D_REC_INNER},                  \
     {                                                                                              \
-        "mamba.out_proj.bias", FM_P_REC_OUT_B, W_RECURS_BIAS, D_HIDDEN, D_1                        \
+        "mamba.out_proj.bias", FM_P_REC_OUT_B, when_out_bias, D_HIDDEN, D_1                        \
+    }
+#define BAMBA_MLP                                                                                  \
+    {"pre_ff_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},                           \
+        {"feed_forward.gate_proj.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},                 \
+        {"feed_forward.gate_proj.bias", FM_P_GATE_B, W_MLP_BIAS, D_INTER, D_1},                    \
+        {"feed_forward.up_proj.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},                     \
+        {"feed_forward.up_proj.bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},                        \
+        {"feed_forward.down_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},                 \
+    {                                                                                              \
+        "feed_forward.down_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1                      \
     }
 static const fmi_arch_part bamba_layer[] = {
-    HYBRID_MIXERS,
-    {"pre_ff_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
-    {"feed_forward.gate_proj.weight", FM_P_GATE, W_ALWAYS, D_INTER, D_HIDDEN},
-    {"feed_forward.gate_proj.bias", FM_P_GATE_B, W_MLP_BIAS, D_INTER, D_1},
-    {"feed_forward.up_proj.weight", FM_P_UP, W_ALWAYS, D_INTER, D_HIDDEN},
-    {"feed_forward.up_proj.bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},
-    {"feed_forward.down_proj.weight", FM_P_DOWN, W_ALWAYS, D_HIDDEN, D_INTER},
-    {"feed_forward.down_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
-    {.name = NULL}};
+    HYBRID_MIXERS(W_RECURS, W_RECURS_BIAS), BAMBA_MLP, {.name = NULL}};
+static const fmi_arch_part falcon_h1_layer[] = {
+    HYBRID_MIXERS(W_REC_NORM, W_REC_OUT_BIAS), BAMBA_MLP, {.name = NULL}};
 static const fmi_arch_part bamba_last[] = {
     {"final_layernorm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
     {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
     {.name = NULL}};
 static const fmi_arch_part granite_hybrid_layer[] = {
-    HYBRID_MIXERS,
+    HYBRID_MIXERS(W_RECURS, W_RECURS_BIAS),
     TWO_NORMS_2,
     {"shared_mlp.input_linear.weight", FM_P_GATE, W_DENSE, D_INTER_2, D_HIDDEN},
     {"shared_mlp.output_linear.weight", FM_P_DOWN, W_DENSE, D_HIDDEN, D_INTER},
@@ -622,6 +626,32 @@ static const fmi_arch_part mamba2_layer[] = {
     {"mixer.dt_bias", FM_P_DT_B, W_RECURS, D_REC_HEADS, D_1},
     MIXER_PRODUCTS,
     {"mixer.norm.weight", FM_P_REC_NORM, W_RECURS, D_REC_INNER, D_1},
+    {.name = NULL}};
+/* One norm and one block in each layer, all named alike. */
+static const fmi_arch_part nemotron_h_layer[] = {
+    {"norm.weight", FM_P_ATTN_NORM, W_MIXES, D_HIDDEN, D_1},
+    {"mixer.q_proj.weight", FM_P_Q, W_ATTENDS, D_Q, D_HIDDEN},
+    {"mixer.k_proj.weight", FM_P_K, W_ATTENDS, D_KV, D_HIDDEN},
+    {"mixer.v_proj.weight", FM_P_V, W_ATTENDS, D_KV, D_HIDDEN},
+    {"mixer.o_proj.weight", FM_P_O, W_ATTENDS, D_HIDDEN, D_Q},
+    {"mixer.A_log", FM_P_RATES, W_RECURS, D_REC_HEADS, D_1},
+    {"mixer.D", FM_P_SKIP, W_RECURS, D_REC_HEADS, D_1},
+    {"mixer.dt_bias", FM_P_DT_B, W_RECURS, D_REC_HEADS, D_1},
+    MIXER_PRODUCTS,
+    {"mixer.norm.weight", FM_P_REC_NORM, W_RECURS, D_REC_INNER, D_1},
+    {"norm.weight", FM_P_MLP_NORM, W_MLP_ALONE, D_HIDDEN, D_1},
+    {"mixer.up_proj.weight", FM_P_UP, W_DENSE, D_INTER, D_HIDDEN},
+    {"mixer.up_proj.bias", FM_P_UP_B, W_MLP_BIAS, D_INTER, D_1},
+    {"mixer.down_proj.weight", FM_P_DOWN, W_DENSE, D_HIDDEN, D_INTER},
+    {"mixer.down_proj.bias", FM_P_DOWN_B, W_MLP_BIAS, D_HIDDEN, D_1},
+    {"mixer.gate.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"mixer.gate.e_score_correction_bias", FM_P_ROUTER_B, W_ROUTER_BIAS, D_EXPERTS, D_1},
+    {"mixer.fc1_latent_proj.weight", FM_P_X_INTO, W_EXPERT_IN, D_X_IN, D_HIDDEN},
+    {"mixer.fc2_latent_proj.weight", FM_P_X_FROM, W_EXPERT_IN, D_HIDDEN, D_X_IN},
+    {"mixer.experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_X_IN},
+    {"mixer.experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_X_IN, D_X_INTER},
+    {"mixer.shared_experts.up_proj.weight", FM_P_S_UP, W_SHARED, D_S_INTER, D_HIDDEN},
+    {"mixer.shared_experts.down_proj.weight", FM_P_S_DOWN, W_SHARED, D_HIDDEN, D_S_INTER},
     {.name = NULL}};
 static const fmi_arch_part mamba_last[] = {{"norm_f.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1},
                                            {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},
@@ -1164,6 +1194,30 @@ LIST(mamba_harmless, "residual_in_fp32", "rescale_prenorm_residual", "time_step_
      "use_associative_scan", "use_mambapy", "chunk_size", "time_step_rank", "d_inner", "d_model",
      "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple",
      "norm_before_gate");
+LIST(nemotron_h_keys, "model_type", "vocab_size", "hidden_size", "intermediate_size",
+     "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+     "attention_bias", "mlp_bias", "mlp_hidden_act", "layer_norm_epsilon", "tie_word_embeddings",
+     "bos_token_id", "eos_token_id", "pad_token_id", "layers_block_type", "layer_types",
+     "hybrid_override_pattern", "ssm_state_size", "mamba_num_heads", "mamba_head_dim",
+     "mamba_hidden_act", "n_groups", "conv_kernel", "use_bias", "use_conv_bias", "time_step_min",
+     "n_routed_experts", "num_local_experts", "n_shared_experts", "moe_intermediate_size",
+     "moe_shared_expert_intermediate_size", "moe_latent_size", "num_experts_per_tok",
+     "routed_scaling_factor", "n_group", "topk_group", "norm_topk_prob", "quantization_config");
+/* What nothing reads, how weights begin, and the layers that guess further tokens. The rotary
+ * settings are among them: no layer turns anything. */
+LIST(nemotron_h_harmless, "num_hidden_layers", "expand", "chunk_size", "num_logits_to_keep",
+     "use_mamba_kernels", "mamba_proj_bias", "mamba_ssm_cache_dtype", "time_step_limit",
+     "time_step_max", "time_step_floor", "output_router_logits", "router_aux_loss_coef",
+     "moe_shared_expert_overlap", "num_nextn_predict_layers", "mtp_layers_block_type",
+     "mtp_hybrid_override_pattern", "residual_in_fp32", "rescale_prenorm_residual", "rms_norm_eps",
+     "norm_eps", "rope_theta", "rope_parameters", "partial_rotary_factor");
+LIST(nemotron_h_ignored, "mtp*");
+LIST(falcon_h1_keys, HYBRID_KEYS, "mamba_d_ssm", "mamba_rms_norm", "mamba_norm_before_gate",
+     "projectors_bias", "embedding_multiplier", "lm_head_multiplier", "mlp_multipliers",
+     "key_multiplier", "attention_in_multiplier", "attention_out_multiplier", "ssm_multipliers",
+     "ssm_in_multiplier", "ssm_out_multiplier");
+LIST(falcon_h1_harmless, "mamba_chunk_size", "num_logits_to_keep", "mamba_use_mlp", "time_step_min",
+     "time_step_max", "time_step_floor");
 #define MAMBA(parts, k)                                                                            \
     .has = F_MAMBA, .prefix = {"backbone.", ""}, .layers = "layers.", .head_name = "lm_head",      \
     .first = mamba_first, .layer = parts, .last = mamba_last, .k_eps = "layer_norm_epsilon",       \
@@ -2004,6 +2058,39 @@ static const fmi_family families[] = {
      .partial = 0.5,
      .keys = bamba_keys,
      .harmless = bamba_harmless},
+    {.name = "nemotron_h",
+     .has = F_ONE_BLOCK | F_MLP_BIAS_KEY,
+     .prefix = {"model.", "backbone.", ""},
+     .layers = "layers.",
+     .head_name = "lm_head",
+     .first = mamba_first,
+     .layer = nemotron_h_layer,
+     .last = mamba_last,
+     .k_inter = "intermediate_size",
+     .k_kv_heads = "num_key_value_heads",
+     .k_eps = "layer_norm_epsilon",
+     .k_act = "mlp_hidden_act",
+     .vocab = 131072,
+     .heads = 32,
+     .kv_heads = 8,
+     .head_dim = 128,
+     .max_positions = 4096,
+     .eps = 1e-5,
+     .act = "relu2",
+     .keys = nemotron_h_keys,
+     .harmless = nemotron_h_harmless,
+     .ignored = nemotron_h_ignored,
+     .alone = true,
+     .sw = {.no_rope = true, .plain_mlp = true}},
+    {.name = "falcon_h1",
+     NAMES(falcon_h1_layer, bamba_last),
+     .has = F_HYBRID | F_BESIDE | F_BIAS_KEY | F_MLP_BIAS_KEY,
+     .heads = 32,
+     .kv_heads = 8,
+     .max_positions = 8192,
+     .eps = 1e-5,
+     .keys = falcon_h1_keys,
+     .harmless = falcon_h1_harmless},
     {.name = "granitemoehybrid",
      NAMES(granite_hybrid_layer, llama_last),
      .has = F_HYBRID | F_BIAS_KEY | F_GRANITE | F_MIXTRAL_EXPERTS | F_MAY_EXPERTS,

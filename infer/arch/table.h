@@ -38,6 +38,11 @@ typedef enum fmi_when {
     W_MLP,         /* in layers with a feed-forward branch */
     W_GATED,       /* where that has a gate */
     W_PLAIN,       /* where it has none */
+    W_MIXES,        /* in layers with attention or a recurrent block */
+    W_MLP_ALONE,    /* in layers with neither */
+    W_REC_NORM,     /* in layers with a recurrent block whose result is normed */
+    W_REC_OUT_BIAS, /* in layers with one, where fm_recurrence.out_bias */
+    W_EXPERT_IN,    /* in layers with experts of another width */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -75,6 +80,7 @@ typedef enum fmi_dim {
     D_REC_2HEADS,
     D_REC_HD,
     D_Q2,
+    D_X_IN, /* what experts read and write */
 } fmi_dim;
 
 typedef struct fmi_arch_part {
@@ -155,6 +161,8 @@ typedef struct fmi_stack {
 #define F_TURNS_BACK (UINT64_C(1) << 50)    /* fm_rope.back */
 #define F_ROPE_NEEDED (UINT64_C(1) << 51)   /* without rotary settings the class has its own */
 #define F_PHIMOE (UINT64_C(1) << 52)        /* lm_head_bias, router_jitter_noise, short_mscale */
+#define F_ONE_BLOCK (UINT64_C(1) << 59)     /* a layer is one block: hybrid_override_pattern */
+#define F_BESIDE (UINT64_C(1) << 63)        /* with F_HYBRID: beside attention; its multipliers */
 #define F_MAMBA (UINT64_C(1) << 60)         /* every layer is a recurrent block and no more */
 #define F_DELTA (UINT64_C(1) << 61)    /* the gated delta rule in layers of type linear_attention */
 #define F_HYBRID (UINT64_C(1) << 62)   /* Mamba-2 in layers that do not attend: mamba_* */
@@ -227,6 +235,8 @@ FM_CHECKED fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_
                                       const char *what);
 FM_CHECKED fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const fm_json *c,
                                          const char *what);
+/* The kinds of layers that are one block each, and their number. */
+FM_CHECKED fm_status fmi_read_blocks(fm_arch *a, const fm_json *c, const char *what);
 FM_CHECKED fm_status fmi_read_latent(fm_arch *a, const fm_json *c, const char *what); /* latent.c */
 /* Sets the scale of latent attention's scores by rotary settings r. */
 FM_CHECKED fm_status fmi_latent_scale(fm_arch *a, const fm_json *r, const char *what);

@@ -80,7 +80,7 @@ static fm_status find_module(fmi_binder *b, uint32_t n, const fm_entry *e, const
     if (!*lin)
         return fm_fail(FM_EBASE, "%s: module '%s' is no linear layer of this %s", a->what, module,
                        b->m->arch.family);
-    if ((*lin)->in_scale || (*lin)->out_scale)
+    if (!b->m->arch.sw.beside && ((*lin)->in_scale || (*lin)->out_scale))
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: '%s' is scaled by an earlier adapter (DoRA or IA3); nothing can be "
                        "put on top of it",
@@ -293,6 +293,17 @@ static fm_status read_dora(fmi_binder *b, uint32_t n, dora *d, const char *modul
     return fmi_read_floats(b, &d->m, e);
 }
 
+/* A product has one scale of each kind. */
+static fm_status check_unscaled(const fmi_binder *b, uint32_t n, const char *module)
+{
+    if (!b->m->arch.sw.beside)
+        return FM_OK;
+    return fm_fail(FM_EUNSUPPORTED,
+                   "%s: '%s': %s multiplies its products by numbers of its own, beside which DoRA "
+                   "and IA3 are not supported",
+                   b->adapter[n].what, module, b->m->arch.family);
+}
+
 /* PEFT's DoRA: y = (m / ||W + s B A||) * (W x + s B A x) + bias. */
 fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *digest)
 {
@@ -300,6 +311,7 @@ fm_status fmi_bind_magnitude(fmi_binder *b, uint32_t n, const fm_entry *e, fm_ha
     char module[FM_MAX_NAME_BYTES + 1];
     fm_linear *lin = NULL;
     FM_TRY(find_module(b, n, e, ".lora_magnitude_vector", module, &lin));
+    FM_TRY(check_unscaled(b, n, module));
     uint32_t out = fmi_whole_out(b->m, lin), in = fmi_whole_in(b->m, lin);
     if (e->shape.rank != 1 || e->shape.dim[0] != out)
         return fm_fail(FM_EBASE, "%s: '%s': a magnitude vector of %u values is wanted", a->what,
@@ -338,6 +350,7 @@ fm_status fmi_bind_ia3(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hasher *
     fm_linear *lin = NULL;
     fmi_cached *v = NULL;
     FM_TRY(find_module(b, n, e, ".ia3_l", module, &lin));
+    FM_TRY(check_unscaled(b, n, module));
     uint32_t in = fmi_whole_in(b->m, lin), out = fmi_whole_out(b->m, lin);
     bool input = s->rank == 2 && s->dim[0] == 1 && s->dim[1] == in;
     bool output = s->rank == 2 && s->dim[1] == 1 && s->dim[0] == out;

@@ -202,6 +202,17 @@ static fm_status digest_rope(fm_hasher *h, const fm_rope *r)
     return FM_OK;
 }
 
+static fm_status digest_beside(fm_hasher *h, const fm_switches *s)
+{
+    const fm_multipliers *y = &s->by;
+    FM_TRY(digest_text(h, "beside %d%d%d %a %a %a %a %a %a %a", s->rec.out_bias, s->rec.bare,
+                       s->rec.norm_first, (double)y->attn_in, (double)y->key, (double)y->attn_out,
+                       (double)y->gate, (double)y->down, (double)y->ssm_in, (double)y->ssm_out));
+    for (size_t i = 0; i < FM_ARRAY_LEN(y->ssm); i++)
+        FM_TRY(digest_text(h, " %a", (double)y->ssm[i]));
+    return digest_text(h, "\n");
+}
+
 /* Switches that came later: nothing is added where all are off, or stored results are lost. */
 static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
 {
@@ -219,6 +230,8 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
                            (double)s->router_scale, s->router_least));
     if (s->embed_width || s->groups)
         FM_TRY(digest_text(h, "shared %u %u %u\n", s->embed_width, s->groups, s->inner));
+    if (s->expert_in)
+        FM_TRY(digest_text(h, "experts in %u\n", s->expert_in));
     if (s->router_more > 0)
         FM_TRY(digest_text(h, "router more %a\n", s->router_more));
     if (fm_arch_recurs(a))
@@ -233,6 +246,8 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
     if (s->grow.every)
         FM_TRY(digest_text(h, "grows %u %a %d%d\n", s->grow.every, (double)s->grow.by, s->grow.next,
                            s->grow.unturned));
+    if (s->beside)
+        FM_TRY(digest_beside(h, s));
     if (s->sinks)
         FM_TRY(digest_text(h, "sinks\n"));
     if (s->router_jitter != 0.0f)
@@ -296,6 +311,7 @@ fm_status fmi_bind_weights(fmi_binder *b, fm_hasher *digest)
         rc = bind_tied_head(b, digest);
     b->m->head.split = true;
     FM_THEN(rc, check_leftovers(b));
+    FM_THEN(rc, fmi_multipliers_bind(b));
     FM_THEN(rc, fmi_adapters_bind(b, digest));
     FM_THEN(rc, fmi_layers_share(b->m));
     FM_THEN(rc, fm_hasher_peek(digest, &fmi_priv(b->m)->asked[FM_ASK_TEXT]));

@@ -20,7 +20,7 @@
  * follows from the architecture). */
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
-_Static_assert(sizeof(fm_experts) == 5 * 104 + 4 * 8, "hash the new field of fm_experts");
+_Static_assert(sizeof(fm_experts) == 7 * 104 + 4 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_recurrent) == 7 * 104 + 6 * 8, "hash the new field of fm_recurrent");
 _Static_assert(sizeof(fm_layer) == 18 * 8 + 2 * 32 + 12 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
@@ -157,7 +157,8 @@ static void put_kv(keyer *k, const fm_layer *y)
 
 static void put_experts(keyer *k, const fm_experts *x)
 {
-    const fm_linear *all[] = {&x->router, &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+    const fm_linear *all[] = {&x->router,   &x->s_gate, &x->s_up, &x->s_down,
+                              &x->s_switch, &x->into,   &x->from};
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
         put_linear(k, all[i]);
     put_vector(k, x->choice_bias, k->m->arch.sw.experts);

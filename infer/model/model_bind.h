@@ -79,6 +79,9 @@ FM_CHECKED fm_status fmi_pooling_bind(fmi_binder *b);
 /* ask_digest.c: the digests of embeddings and classes, when all else is bound. */
 FM_CHECKED fm_status fmi_ask_digests(fmi_binder *b);
 
+/* multipliers.c: scales of products that the config has, once all products are bound. */
+FM_CHECKED fm_status fmi_multipliers_bind(fmi_binder *b);
+
 /* class_head.c: binds a classification head where the tree or an adapter has one. */
 FM_CHECKED fm_status fmi_class_bind(fmi_binder *b, fm_hasher *digest);
 /* Whether a tensor of this name is of such a head. */

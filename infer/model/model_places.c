@@ -53,8 +53,9 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
                : p->place == FM_P_REC_ALPHA ? &l->rec->alpha
                                             : NULL;
     fm_linear *gate = &x->gate[p->expert], *up = &x->up[p->expert], *down = &x->down[p->expert];
-    fm_linear *expert[] = {&x->router, &x->router, NULL,     gate,       gate,        up, up, down,
-                           down,       &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+    fm_linear *expert[] = {&x->router, &x->router, NULL,         gate,     gate,
+                           up,         up,         down,         down,     &x->s_gate,
+                           &x->s_up,   &x->s_down, &x->s_switch, &x->into, &x->from};
     return expert[p->place - FM_P_ROUTER];
 }
 
@@ -212,7 +213,8 @@ void fmi_layers_free(fm_model *m)
         fm_experts *x = y->experts;
         if (!x)
             continue;
-        fm_linear *more[] = {&x->router, &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
+        fm_linear *more[] = {&x->router,   &x->s_gate, &x->s_up, &x->s_down,
+                             &x->s_switch, &x->into,   &x->from};
         for (size_t i = 0; i < FM_ARRAY_LEN(more); i++)
             fm_free(more[i]->lora);
         for (size_t i = 0; x->gate && i < 3 * (size_t)m->arch.sw.experts; i++)

@@ -165,8 +165,10 @@ static bool place_in_layer(fm_place *place, const fm_layer *l, uint32_t experts,
     const fm_experts *x = l->experts;
     if (!x)
         return false;
-    const fm_linear *one[] = {&x->router, &x->s_gate, &x->s_up, &x->s_down, &x->s_switch};
-    const fm_place own[] = {FM_P_ROUTER, FM_P_S_GATE, FM_P_S_UP, FM_P_S_DOWN, FM_P_S_SWITCH};
+    const fm_linear *one[] = {&x->router,   &x->s_gate, &x->s_up, &x->s_down,
+                              &x->s_switch, &x->into,   &x->from};
+    const fm_place own[] = {FM_P_ROUTER,   FM_P_S_GATE, FM_P_S_UP,  FM_P_S_DOWN,
+                            FM_P_S_SWITCH, FM_P_X_INTO, FM_P_X_FROM};
     for (size_t i = 0; i < FM_ARRAY_LEN(one); i++)
         if (one[i] == lin) {
             *place = own[i];

@@ -83,7 +83,7 @@ fm_status adp_base_tensor(const fm_entry **out, const fm_tree *tree, const char 
     /* The class that PEFT names may put the text inside of a model with pictures, whose files have
      * other names, and a base model's files have none. */
     static const char *const prefix[] = {"model.language_model.", "language_model.model.", "model.",
-                                         ""};
+                                         "backbone.", ""};
     static const char *const tied[] = {"model.embed_tokens.weight",
                                        "transformer.wte.weight",
                                        "wte.weight",

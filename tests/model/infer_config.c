@@ -271,6 +271,15 @@ TEST(published_configs_are_read)
         {"lfm2", "\"num_key_value_heads\":2,\"full_attn_idxs\":[1],\"block_ff_dim\":48,"
                  "\"block_norm_eps\":1e-5,\"conv_dim\":48,\"num_heads\":4,"
                  "\"theta\":1e6,\"tie_embedding\":true"},
+        {"nemotron_h",
+         "\"num_key_value_heads\":2,\"hybrid_override_pattern\":\"MEM*E\",\"mamba_num_heads\":4,"
+         "\"n_groups\":2,\"attention_bias\":false,\"expand\":2,\"moe_latent_size\":16,"
+         "\"num_nextn_predict_layers\":1,\"mtp_hybrid_override_pattern\":\"*E\","
+         "\"rope_theta\":10000,\"partial_rotary_factor\":1.0,\"norm_eps\":1e-5,"
+         "\"residual_in_fp32\":false,\"time_step_limit\":[0.0,\"Infinity\"]"},
+        {"falcon_h1", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"mamba_d_ssm\":null,"
+                      "\"mamba_use_mlp\":true,\"num_logits_to_keep\":1,\"rope_scaling\":null,"
+                      "\"attn_layer_indices\":null,\"rope_theta\":1e11"},
         {"ernie4_5", "\"num_key_value_heads\":2,\"use_bias\":false,\"rope_theta\":500000,"
                      "\"auto_map\":{}"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(known); i++)
@@ -400,6 +409,25 @@ TEST(wrong_values_of_families_are_refused)
         "heads of 23");
     bad("bamba", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"attn_layer_indices\":[2]",
         FM_EINVAL, "attn_layer_indices");
+    bad_mixer("nemotron_h", "\"hybrid_override_pattern\":\"M*X\"", FM_EUNSUPPORTED, "'X'");
+    bad_mixer("nemotron_h", "\"layers_block_type\":[\"mamba\",\"conv\"]", FM_EUNSUPPORTED, "conv");
+    bad_mixer("nemotron_h", "\"layers_block_type\":[]", FM_EINVAL, "layers_block_type");
+    bad_mixer("nemotron_h", "\"hybrid_override_pattern\":\"ME\",\"n_shared_experts\":2",
+              FM_EUNSUPPORTED, "n_shared_experts 2");
+    bad_mixer("nemotron_h", "\"hybrid_override_pattern\":\"ME\",\"mlp_bias\":true", FM_EUNSUPPORTED,
+              "mlp_bias");
+    bad_mixer("nemotron_h", "\"mamba_hidden_act\":\"relu\"", FM_EUNSUPPORTED, "mamba_hidden_act");
+    bad_mixer("nemotron_h", "\"attention_bias\":true", FM_EUNSUPPORTED, "biases");
+    bad_mixer("nemotron_h", "\"sliding_window\":8", FM_EUNSUPPORTED, "sliding_window");
+    bad_mixer("nemotron_h", "\"n_groups\":3", FM_EINVAL, "3 groups");
+    bad("falcon_h1", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"mamba_d_ssm\":42", FM_EINVAL,
+        "mamba_d_ssm is 42");
+    bad("falcon_h1", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"ssm_multipliers\":[1,2]",
+        FM_EINVAL, "ssm_multipliers must be 5");
+    bad("falcon_h1", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"mlp_multipliers\":[1,0]",
+        FM_EINVAL, "mlp_multipliers must be 2");
+    bad("falcon_h1", "\"num_key_value_heads\":2,\"mamba_n_heads\":4,\"key_multiplier\":0",
+        FM_EINVAL, "key_multiplier");
     bad_mixer("mamba", "\"state_size\":513", FM_EINVAL, "state_size");
     bad_mixer("mamba", "\"expand\":3,\"intermediate_size\":96", FM_EINVAL, "intermediate_size");
     bad_mixer("mamba2", "\"num_heads\":4,\"head_dim\":24,\"n_groups\":3", FM_EINVAL, "groups");

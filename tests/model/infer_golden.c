@@ -184,6 +184,12 @@ TEST(recurrent_families_match)
                                         "qwen3_5_moe",
                                         "qwen3_5_vl",
                                         "bamba",
+                                        "nemotron_h",
+                                        "nemotron_h-experts",
+                                        "nemotron_h-latent",
+                                        "falcon_h1",
+                                        "falcon_h1-gate",
+                                        "falcon_h1-bare",
                                         "granitemoehybrid",
                                         "granitemoehybrid-rope",
                                         "granitemoehybrid-experts"};
@@ -531,6 +537,18 @@ TEST(adapters_of_stacked_experts_match)
     check_adapter("llama4-sight");
 }
 
+/* Of a class with other names than its file, and where a config multiplies products. */
+TEST(adapters_of_hybrids_match)
+{
+    fm_engine *e = ik_engine(1, 64);
+    bool here = fm_engine_backend(e)->convolve;
+    fm_engine_free(e);
+    if (here) {
+        check_adapter("nemotron_h-latent");
+        check_adapter("falcon_h1");
+    }
+}
+
 /* The longest text is the one up to which the frequencies stay what they are, or longrope's. */
 static void check_longest(const char *name, uint32_t usual, uint32_t longest)
 {
@@ -617,6 +635,7 @@ int main(void)
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
         cmocka_unit_test(adapters_of_stacked_experts_match),
+        cmocka_unit_test(adapters_of_hybrids_match),
         cmocka_unit_test(adapters_of_shared_layers_match),
         cmocka_unit_test(shared_layers_are_held_once),
         cmocka_unit_test(changing_frequencies_bound_the_text),

@@ -205,7 +205,8 @@ TEST(heads_without_gradients_are_refused_by_name)
 TEST(families_without_gradients_are_refused_by_name)
 {
     static const char *const names[] = {"deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
-                                        "qwen3_next", "qwen3_5"};
+                                        "qwen3_next",  "qwen3_5",          "nemotron_h",
+                                        "falcon_h1"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, names[i]);
         const int32_t ids[4] = {5, 6, 7, 8};

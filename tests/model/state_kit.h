@@ -66,6 +66,19 @@ static const family families[] = {
      "\"shared_intermediate_size\":12,\"residual_multiplier\":0.5",
      "model.layers.0.mamba.out_proj", "model.layers.3.mamba.dt_bias", 500000, 1,
      "state-space layers"},
+    {"\"model_type\":\"nemotron_h\"," SIZES
+     "\"head_dim\":8,\"hybrid_override_pattern\":\"M-*EM\",\"mamba_num_heads\":4,"
+     "\"mamba_head_dim\":10,\"ssm_state_size\":20,\"n_groups\":2,\"n_routed_experts\":5,"
+     "\"moe_intermediate_size\":12,\"moe_latent_size\":20,"
+     "\"moe_shared_expert_intermediate_size\":12",
+     "model.layers.0.mixer.out_proj", "model.layers.3.mixer.fc1_latent_proj.weight", 250000, 1,
+     "state-space layers"},
+    {"\"model_type\":\"falcon_h1\"," SIZES
+     "\"mamba_n_heads\":4,\"mamba_d_ssm\":40,\"mamba_d_state\":20,\"mamba_n_groups\":2,"
+     "\"mamba_rms_norm\":true,\"ssm_in_multiplier\":1.25,\"key_multiplier\":0.5,"
+     "\"ssm_multipliers\":[0.6,1.2,0.7,1.5,0.8],\"attention_in_multiplier\":0.9",
+     "model.layers.0.mamba.in_proj", "model.layers.3.mamba.dt_bias", 500000, 1,
+     "state-space layers"},
 };
 
 typedef struct world {

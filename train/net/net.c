@@ -446,6 +446,21 @@ static fm_status check_device(const fm_backend *be, const fm_arch *a)
     return FM_OK;
 }
 
+/* A layer of Nemotron-H is one block; one of Falcon-H1 has two blocks beside each other. */
+static fm_status check_blocks(const fm_arch *a)
+{
+    bool refused = a->sw.beside;
+    for (uint32_t l = 0; l < a->layers; l++)
+        refused = refused || !fm_layer_mixes(&a->sw, l) ||
+                  (fm_layer_attends(&a->sw, l) && (a->sw.layer[l] & FM_LAYER_NO_MLP));
+    if (refused)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s has layers of one block, or recurrent blocks beside attention: it runs, "
+                       "and it cannot be trained here",
+                       a->family);
+    return FM_OK;
+}
+
 fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                               const fm_model *model, uint32_t begin, uint32_t end)
 {
@@ -456,6 +471,7 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
             "%s has recurrent layers, whose gradients are not computed yet: it runs, and "
             "it cannot be trained here",
             arch->family);
+    FM_TRY(check_blocks(arch));
     if (arch->sw.sinks && !(be->attends & FM_ATTENDS_TRAIN_SINK))
         return fm_fail(FM_EUNSUPPORTED, "%s has sinks, which %s does not train; use the CPU",
                        arch->family, be->name);

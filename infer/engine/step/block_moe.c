@@ -384,6 +384,26 @@ static const fm_linear *pick_s_switch(const fm_model *m, uint32_t l)
     return &m->layers[l].experts->s_switch;
 }
 
+static const fm_linear *pick_into(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].experts->into;
+}
+static const fm_linear *pick_from(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].experts->from;
+}
+
+/* gate = f(gate) * up, or without gates f(up). */
+static void activate(fmi_pass *p, uint32_t rows, uint32_t inter)
+{
+    fm_backend *be = p->e->be;
+    const fm_switches *sw = &p->g->sw;
+    if (sw->plain_mlp)
+        be->act(be, sw->act, p->gate, inter, p->up, inter, NULL, 0, rows, inter);
+    else
+        be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, rows, inter);
+}
+
 /* y += sigmoid(switch x) * down(f(gate x) * up x); without a switch it is 1. */
 static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float *x, float *y)
 {
@@ -395,8 +415,9 @@ static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float 
                              {pick_s_up, {p->up, inter}},
                              {pick_s_switch, {switches, 1}}};
     const fmi_out down = {pick_s_down, {p->yr, h}};
-    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, first, sw->shared_plain ? 2 : 3));
-    be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, p->m, inter);
+    uint32_t skip = sw->plain_mlp ? 1 : 0, outs = sw->shared_plain ? 2 : 3;
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, first + skip, outs - skip));
+    activate(p, p->m, inter);
     FM_TRY(fmi_linears(p, p->all, (fmi_matrix){p->gate, inter}, l, &down, 1));
     if (sw->shared_plain) {
         be->add(be, y, p->yr, (uint64_t)p->m * h);
@@ -413,21 +434,28 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
     fm_backend *be = p->e->be;
     const fm_switches *sw = &p->g->sw;
     uint32_t h = p->g->hidden, inter = sw->expert_inter, all = p->m * sw->chosen;
+    uint32_t wide = sw->expert_in ? sw->expert_in : h, skip = sw->plain_mlp ? 1 : 0;
+    float *in = sw->expert_in ? p->latent : x, *sum = sw->expert_in ? p->latent : y;
+    const fmi_out into = {pick_into, {p->latent, wide}}, from = {pick_from, {y, h}};
     const fmi_out router = {pick_router, {p->router, sw->experts}};
     const expert_out both[] = {{EXPERT_GATE, {p->gate, inter}}, {EXPERT_UP, {p->up, inter}}};
-    const expert_out down = {EXPERT_DOWN, {p->yr, h}};
+    const expert_out down = {EXPERT_DOWN, {p->yr, wide}};
     fmi_routes *r;
     FM_TRY(routes_of(p->s, sw, &r));
     FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1));
     FM_TRY(choose(p, r, l));
-    if (sw->router_first)
-        be->mix_rows(be, p->xr, h, x, h, r->row, r->weight, 1, all, h);
-    else
-        be->copy_rows(be, p->xr, h, x, h, r->row, all, h);
-    FM_TRY(linears(p, r, l, h, (fmi_matrix){p->xr, h}, both, 2));
-    be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, all, inter);
-    FM_TRY(linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1));
     const float *weight = sw->router_first ? r->ones : r->weight;
-    be->mix_rows(be, y, h, p->yr, h, r->number, weight, sw->chosen, p->m, h);
+    if (sw->expert_in)
+        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &into, 1));
+    if (sw->router_first)
+        be->mix_rows(be, p->xr, wide, in, wide, r->row, r->weight, 1, all, wide);
+    else
+        be->copy_rows(be, p->xr, wide, in, wide, r->row, all, wide);
+    FM_TRY(linears(p, r, l, wide, (fmi_matrix){p->xr, wide}, both + skip, 2 - skip));
+    activate(p, all, inter);
+    FM_TRY(linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1));
+    be->mix_rows(be, sum, wide, p->yr, wide, r->number, weight, sw->chosen, p->m, wide);
+    if (sw->expert_in)
+        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){sum, wide}, l, &from, 1));
     return sw->shared_expert ? run_shared(p, r, l, x, y) : FM_OK;
 }

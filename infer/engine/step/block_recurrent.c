@@ -198,8 +198,11 @@ static fm_status mamba2(fmi_pass *p, uint32_t l, float **y)
     s.dt = p->fused + r->inner + r->channels;
     s.lddt = r->in;
     scan(p, l, &s);
+    if (r->norm_first)
+        norm_groups(p, l, p->att, r->inner);
     be->act(be, FM_ACT_SILU, p->mixed, r->inner, p->fused, r->in, p->att, r->inner, p->m, r->inner);
-    norm_groups(p, l, p->mixed, r->inner);
+    if (!r->norm_first && !r->bare)
+        norm_groups(p, l, p->mixed, r->inner);
     *y = p->mixed;
     return FM_OK;
 }

@@ -24,6 +24,11 @@ static fmi_gain gain_mlp(const fm_model *m, uint32_t l)
 {
     return (fmi_gain){m->layers[l].mlp_norm, m->layers[l].mlp_norm_b};
 }
+/* The norm in front of the layer's first branch. */
+static fmi_gain gain_first(const fm_model *m, uint32_t l)
+{
+    return fm_layer_mixes(&m->arch.sw, l) ? gain_attn(m, l) : gain_mlp(m, l);
+}
 static fmi_gain gain_attn_post(const fm_model *m, uint32_t l)
 {
     return (fmi_gain){m->layers[l].attn_post, m->layers[l].attn_post_b};
@@ -214,13 +219,30 @@ static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
 /* The branch that mixes positions. */
 static fm_status mixing(fmi_pass *p, uint32_t l, float *x, float *y)
 {
+    if (p->g->sw.beside && fm_layer_recurs(&p->g->sw, l)) {
+        FM_TRY(fmi_recurrent(p, l, x, p->other));
+        FM_TRY(fmi_attention(p, l, x, y));
+        p->e->be->add(p->e->be, y, p->other, (uint64_t)p->m * p->g->hidden);
+        return FM_OK;
+    }
     return fm_layer_attends(&p->g->sw, l) ? fmi_attention(p, l, x, y) : fmi_recurrent(p, l, x, y);
+}
+
+/* The feed-forward branch behind, or without, one that mixes positions. */
+static fm_status second_branch(fmi_pass *p, uint32_t l, fmi_gain_fn after)
+{
+    FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->o));
+    FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->o));
+    join(p, l, p->o, gain_mlp_post, after, l + 1);
+    return FM_OK;
 }
 
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
-    fmi_gain_fn after = l + 1 < p->g->layers ? gain_attn : gain_final;
+    fmi_gain_fn after = l + 1 < p->g->layers ? gain_first : gain_final;
+    if (!fm_layer_mixes(&p->g->sw, l))
+        return second_branch(p, l, after);
     FM_TRY(mixing(p, l, input_of(p, l, gain_attn), p->o));
     FM_TRY(fmi_join_ranks(p, p->o));
     FM_TRY(fmi_hooks(p, FM_SITE_ATTENTION, l, p->o));
@@ -241,10 +263,7 @@ static fm_status layer(fmi_pass *p, uint32_t l)
         FM_TRY(fmi_cross(p, l, input_of(p, l, gain_cross), p->o));
         join(p, l, p->o, gain_cross_post, gain_mlp, l);
     }
-    FM_TRY(feed_forward(p, l, input_of(p, l, gain_mlp), p->o));
-    FM_TRY(fmi_hooks(p, FM_SITE_MLP, l, p->o));
-    join(p, l, p->o, gain_mlp_post, after, l + 1);
-    return FM_OK;
+    return second_branch(p, l, after);
 }
 
 /* ==== the ends ==== */

@@ -82,7 +82,8 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
     size_t latent = s->kv_rank ? s->kv_rank + (size_t)g->head_dim - s->nope : 0;
     size_t qkv = s->fused ? q + 2 * kv : wide, up = FM_MAX(inter, (size_t)s->shared_inter);
     size_t gate = s->fused_mlp ? FM_MAX(2 * inter, up) : up, chosen = s->chosen;
-    size_t expert = FM_MAX(h, (size_t)s->expert_inter) * chosen;
+    size_t expert_in = FM_MAX(h, (size_t)s->expert_in);
+    size_t expert = FM_MAX(expert_in, (size_t)s->expert_inter) * chosen;
     const fm_recurrence *r = &s->rec;
     size_t inner = r->inner, mixes = r->in + (r->by_groups ? r->channels : 0);
     size_t steps = r->kind == FM_RECURS_MAMBA   ? r->rank + 2 * (size_t)r->n + inner
@@ -104,11 +105,11 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
         FM_MAX(up, s->expert_inter * chosen),
         FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), FM_MAX(from_latent, FM_MAX(inner, embed))),
         FM_MAX(FM_MAX(qkv, mixes), 2 * gated),
-        s->order == FM_BLOCK_PARALLEL ? h : 0,
-        h * chosen,
-        h * chosen,
+        s->order == FM_BLOCK_PARALLEL || s->beside ? h : 0,
+        expert_in * chosen,
+        expert_in * chosen,
         (size_t)s->experts * (s->router_bias ? 2 : 1) + (s->shared_expert ? 1 : 0),
-        FM_MAX(latent, (size_t)s->q_rank),
+        FM_MAX(FM_MAX(latent, (size_t)s->q_rank), (size_t)s->expert_in),
         s->rec.channels,
         FM_MAX(steps, gated)};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)

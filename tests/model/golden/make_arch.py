@@ -52,6 +52,10 @@ fal = dict(vocab_size=V, hidden_size=16, ffn_hidden_size=24, num_attention_heads
 delta = dict(linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=4, linear_value_head_dim=6, linear_conv_kernel_dim=3,
     layer_types=["linear_attention", "full_attention", "linear_attention"], rope_parameters=rope(rope_type="default", partial_rotary_factor=0.5))
 ssm = dict(mamba_n_heads=4, mamba_d_head=8, mamba_n_groups=2, mamba_d_state=6, mamba_d_conv=3, mamba_chunk_size=8)
+fal_h1 = dict(embedding_multiplier=3.0, lm_head_multiplier=0.6, mlp_multipliers=[0.7, 1.4], key_multiplier=0.8, attention_in_multiplier=1.3,
+    attention_out_multiplier=0.9, ssm_multipliers=[0.6, 1.2, 0.7, 1.5, 0.8], ssm_in_multiplier=1.25, ssm_out_multiplier=0.55)
+nemo = dict(ssm_state_size=6, mamba_num_heads=4, mamba_head_dim=6, n_groups=2, conv_kernel=3, chunk_size=8, time_step_min=0.5)
+nemo_moe = dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, moe_shared_expert_intermediate_size=20, routed_scaling_factor=1.5)
 some = dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12)
 state = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 slides = ["sliding_attention", "full_attention"]
@@ -129,6 +133,17 @@ later = {
     num_experts_per_tok=0, shared_intermediate_size=12, position_embedding_type="rope", rope_parameters=rope(rope_type="default"), tie_word_embeddings=True),
  "granitemoehybrid-experts": tf.GraniteMoeHybridConfig(**dict(sm, num_hidden_layers=3), **ssm, layer_types=["mamba", "attention", "mamba"], num_local_experts=5,
     num_experts_per_tok=2, shared_intermediate_size=12, embedding_multiplier=3.0, attention_multiplier=0.3, residual_multiplier=0.5, logits_scaling=2.0),
+ "nemotron_h": tf.NemotronHConfig(**few, layers_block_type=["mamba", "mlp", "attention", "mamba", "mlp"], **nemo, use_bias=True, mlp_bias=True),
+ "nemotron_h-experts": tf.NemotronHConfig(**few, layers_block_type=["mamba", "moe", "attention", "moe", "mlp"], **dict(nemo, mamba_num_heads=6, time_step_min=0.001), **nemo_moe,
+    n_group=3, topk_group=2),
+ "nemotron_h-latent": tf.NemotronHConfig(**few, layers_block_type=["moe", "mamba", "attention", "moe"], **dict(nemo, n_groups=1, use_conv_bias=False), **nemo_moe,
+    moe_latent_size=20, norm_topk_prob=False, tie_word_embeddings=True),
+ "falcon_h1": tf.FalconH1Config(**dict(sm, num_key_value_heads=1), **dict(ssm, mamba_d_head=6, mamba_d_ssm=24, mamba_proj_bias=True), **fal_h1, mamba_rms_norm=True,
+    mamba_norm_before_gate=True, attention_bias=True, mlp_bias=True, rope_parameters=rope(rope_type="default")),
+ "falcon_h1-gate": tf.FalconH1Config(**sm, **dict(ssm, mamba_d_ssm=None), **fal_h1, mamba_rms_norm=True, mamba_norm_before_gate=False, projectors_bias=True,
+    rope_parameters=rope(rope_type="default")),
+ "falcon_h1-bare": tf.FalconH1Config(**dict(few, num_hidden_layers=3), **dict(ssm, mamba_d_head="auto", mamba_d_ssm=20, mamba_conv_bias=False, time_step_limit=(0.3, 1.5)),
+    mamba_rms_norm=False, tie_word_embeddings=True, rope_parameters=rope(rope_type="default")),
  "mamba": tf.MambaConfig(**state, state_size=5, conv_kernel=3, use_bias=True, time_step_rank=3),
  "mamba2": tf.Mamba2Config(**state, num_heads=4, head_dim=8, state_size=6, n_groups=2, conv_kernel=3, chunk_size=8, time_step_limit=(0.3, 1.5)),
  "mamba2-plain": tf.Mamba2Config(**state, num_heads=2, head_dim=16, state_size=4, n_groups=1, use_bias=True, use_conv_bias=False, tie_word_embeddings=True),

@@ -13,12 +13,15 @@ only = sys.argv[3:]
 for family, auto, task in (("mistral3", tf.AutoModelForImageTextToText, "CAUSAL_LM"), ("qwen2_5_vl", tf.AutoModelForImageTextToText, "CAUSAL_LM"),
                            ("qwen3-base", tf.AutoModel, "FEATURE_EXTRACTION"), ("granitemoeshared", tf.AutoModelForCausalLM, "CAUSAL_LM"),
                            ("albert-groups", tf.AutoModel, "FEATURE_EXTRACTION"), ("llama4", tf.AutoModelForCausalLM, "CAUSAL_LM"),
-                           ("llama4-sight", tf.AutoModelForImageTextToText, "CAUSAL_LM"), ("modernbert", tf.AutoModel, "FEATURE_EXTRACTION")):
+                           ("llama4-sight", tf.AutoModelForImageTextToText, "CAUSAL_LM"), ("modernbert", tf.AutoModel, "FEATURE_EXTRACTION"),
+                           ("nemotron_h-latent", tf.AutoModelForCausalLM, "CAUSAL_LM"),
+                           ("falcon_h1", tf.AutoModelForCausalLM, "CAUSAL_LM")):
     if only and family not in only: continue
     model = auto.from_pretrained(os.path.join(src, family), attn_implementation="eager", dtype=torch.float32).eval()
     text = "language_model.*" if auto is tf.AutoModelForImageTextToText else "layers.*"
     target = f".*{text}(q_proj|down_proj|output_linear)" if "albert" not in family else ".*(word_embeddings|hidden_mapping_in|query|ffn_output)"
     if family == "modernbert": target = ".*layers.*(Wqkv|Wi|mlp.Wo)"
+    if "_h" in family: target = ".*layers.*(in_proj|q_proj|k_proj|up_proj|down_proj|gate_proj|latent_proj)"
     model = peft.get_peft_model(model, peft.LoraConfig(task_type=task, r=1, lora_alpha=2, target_modules=target)).eval()
     g = torch.Generator().manual_seed(4)
     for n, p in model.named_parameters():
