@@ -30,6 +30,7 @@ SOURCES = [
     ("adapters", "tests/model/infer_adapter.c", "snprintf|ik_source", "PEFT's logits of LoRA, DoRA, IA3, prefixes, prompts"),
     ("adapters", "tests/model/peft_kinds.c", "check_case", "PEFT's logits and merged weights of its other kinds"),
     ("adapters", "tests/model/infer_golden.c", "check_adapter", "PEFT's logits of a LoRA"),
+    ("adapters", "tests/model/infer_stacks.c", "check_adapter", "PEFT's logits of LoRA, DoRA and IA3"),
     ("adapters", "tests/model/train_peft.c", "peft_open", "PEFT's gradients and steps, and its files"),
     ("adapters", "tests/model/train_methods.c", "fm_asprintf|same_as_plain|tiny_open", "methods and their settings"),
     ("adapters", "tests/model/lora_families.c", "check_lora|check_lora_of_classes", "a LoRA runs as it trained: the same losses"),

@@ -922,7 +922,7 @@ static fm_status find_head(fm_arch *a, const fm_tree *tree)
         (void)snprintf(name, sizeof(name), "%s.weight", a->head_name);
         FM_TRY(has_tensor(&head, tree, name));
         a->tied = !head; /* whatever the config says: so does transformers */
-        return FM_OK;
+        return has_tensor(&a->head_bias, tree, "final_logits_bias");
     }
     (void)snprintf(name, sizeof(name), "%s%s.weight", inner, a->head_name);
     FM_TRY(has_tensor(&head, tree, name));

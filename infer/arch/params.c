@@ -35,6 +35,7 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
     case W_HEAD_BIAS:
         return !a->headless;
     case W_HEAD_BIAS_MAY:
+    case W_LOGIT_BIAS:
         return !a->headless && a->head_bias;
     case W_LATENT_Q:
         return a->sw.q_rank > 0;
@@ -197,6 +198,8 @@ static void set_name(const fm_arch *a, const fmi_family *f, const fmi_arch_part 
     }
     if (of_head(part))
         (void)snprintf(p->name, sizeof(p->name), "%s.%s", a->head_name, own);
+    else if (part->when == W_LOGIT_BIAS)
+        (void)snprintf(p->name, sizeof(p->name), "%s", own);
     else if (p->layer < 0)
         (void)snprintf(p->name, sizeof(p->name), "%s%s", a->prefix, own);
     else if (a->sw.groups)
@@ -225,6 +228,11 @@ static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uin
     if (part->cols == D_STATE) {
         p->shape.rank = 2;
         p->shape.dim[1] = cols;
+    }
+    if (part->when == W_LOGIT_BIAS) {
+        p->shape.rank = 2;
+        p->shape.dim[0] = 1;
+        p->shape.dim[1] = rows;
     }
     if (part->cols == D_KERNEL) {
         p->shape.rank = 3;
@@ -346,8 +354,11 @@ static bool own_named(const fm_arch *a, const char *name, fm_param *out)
     const fmi_family *f = fmi_family_of(a);
     size_t prefix = strlen(a->prefix), head = strlen(a->head_name), layers = strlen(f->layers);
     for (const fmi_arch_part *p = f->last; p->name; p++)
-        if (of_head(p) && is_there(a, p, 0) && strncmp(name, a->head_name, head) == 0 &&
-            name[head] == '.' && strcmp(name + head + 1, p->name) == 0) {
+        if (p->when == W_LOGIT_BIAS && is_there(a, p, 0) && strcmp(name, p->name) == 0) {
+            fill(a, p, -1, 0, out);
+            return true;
+        } else if (of_head(p) && is_there(a, p, 0) && strncmp(name, a->head_name, head) == 0 &&
+                   name[head] == '.' && strcmp(name + head + 1, p->name) == 0) {
             fill(a, p, -1, 0, out);
             return true;
         }

@@ -71,6 +71,34 @@ static fm_status read_t5(fm_arch *a, const fmi_family *f, const fm_json *c, cons
     return FM_OK;
 }
 
+/* An id where the config says nothing. */
+static void default_id(int32_t *id, const fm_arch *a, const fm_json *c, const char *key,
+                       int32_t dflt)
+{
+    if (*id < 0 && !fm_json_get(c, key) && (uint32_t)dflt < a->vocab)
+        *id = dflt;
+}
+
+static fm_status read_bart(fm_arch *a, const fm_json *c, const char *what)
+{
+    bool scaled = false;
+    FM_TRY(fmi_take_u32(&a->source_layers, c, "encoder_layers", 12, 1, FM_MAX_LAYERS, what));
+    FM_TRY(fmi_take_u32(&a->source_heads, c, "encoder_attention_heads", 16, 1, 4096, what));
+    FM_TRY(fmi_take_u32(&a->source_inter, c, "encoder_ffn_dim", 4096, 1, 4 << 20, what));
+    FM_TRY(fmi_take_bool(&scaled, c, "scale_embedding", false, what));
+    if (a->hidden % a->source_heads != 0 || a->hidden / a->source_heads < 2 ||
+        a->hidden / a->source_heads > FM_MAX_HEAD_DIM)
+        return fm_fail(FM_EINVAL, "%s: %u elements cannot be split over %u attention heads", what,
+                       a->hidden, a->source_heads);
+    if (scaled)
+        a->sw.embed_scale = (float)sqrt((double)a->hidden);
+    default_id(&a->pad, a, c, "pad_token_id", 1);
+    default_id(&a->bos, a, c, "bos_token_id", 0);
+    if (a->eos_count == 0 && !fm_json_get(c, "eos_token_id") && a->vocab > 2)
+        a->eos[a->eos_count++] = 2;
+    return FM_OK;
+}
+
 /* A token that generation_config or the config names; dflt < 0: there may be none. */
 static fm_status take_token(int32_t *out, const fm_arch *a, const fm_json *c, const fm_json *g,
                             const char *key, int64_t dflt, const char *what)
@@ -90,9 +118,11 @@ fm_status fmi_read_stacks(fm_arch *a, const fmi_family *f, const fm_json *c, con
 {
     if (!f->source)
         return FM_OK;
-    FM_TRY(read_t5(a, f, c, what));
+    bool t5 = f->more & M_T5;
+    FM_TRY(t5 ? read_t5(a, f, c, what) : read_bart(a, c, what));
+    int64_t start = t5 ? a->pad : a->sw.order == FM_BLOCK_POST ? 2 : a->bos; /* mBART's: bos */
     a->tied = true; /* where the tree has no head: fm_arch_of_tree */
-    FM_TRY(take_token(&a->start[0], a, c, g, "decoder_start_token_id", a->pad, what));
+    FM_TRY(take_token(&a->start[0], a, c, g, "decoder_start_token_id", start, what));
     FM_TRY(take_token(&a->start[1], a, c, g, "forced_bos_token_id", -1, what));
     if (a->start[0] < 0)
         return fm_fail(FM_EINVAL, "%s: config field 'decoder_start_token_id' is missing", what);

@@ -820,6 +820,73 @@ static const fmi_arch_part t5_source_layer[] = {T5_SELF, T5_MLP("1"), {.name = N
 static const fmi_arch_part t5_source_last[] = {
     {"encoder.final_layer_norm.weight", FM_P_NORM, W_ALWAYS, D_HIDDEN, D_1}, {.name = NULL}};
 
+#define BART_FIRST(stack)                                                                          \
+    {"shared.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},                                    \
+        {stack ".embed_positions.weight", FM_P_POSITIONS, W_ALWAYS, D_POSITIONS, D_HIDDEN},        \
+        {stack ".layernorm_embedding.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},           \
+    {                                                                                              \
+        stack ".layernorm_embedding.bias", FM_P_EMBED_NORM_B, W_ALWAYS, D_HIDDEN, D_1              \
+    }
+#define BART_NORM(name, place)                                                                     \
+    {name ".weight", place, W_ALWAYS, D_HIDDEN, D_1},                                              \
+    {                                                                                              \
+        name ".bias", place##_B, W_ALWAYS, D_HIDDEN, D_1                                           \
+    }
+#define BART_SELF                                                                                  \
+    QKV, {"self_attn.out_proj.weight", FM_P_O, W_ALWAYS, D_HIDDEN, D_Q},                           \
+    {                                                                                              \
+        "self_attn.out_proj.bias", FM_P_O_B, W_O_BIAS, D_HIDDEN, D_1                               \
+    }
+#define BART_CROSS                                                                                 \
+    {"encoder_attn.q_proj.weight", FM_P_CROSS_Q, W_ALWAYS, D_Q, D_HIDDEN},                         \
+        {"encoder_attn.q_proj.bias", FM_P_CROSS_Q_B, W_ALWAYS, D_Q, D_1},                          \
+        {"encoder_attn.k_proj.weight", FM_P_CROSS_K, W_ALWAYS, D_KV, D_HIDDEN},                    \
+        {"encoder_attn.k_proj.bias", FM_P_CROSS_K_B, W_ALWAYS, D_KV, D_1},                         \
+        {"encoder_attn.v_proj.weight", FM_P_CROSS_V, W_ALWAYS, D_KV, D_HIDDEN},                    \
+        {"encoder_attn.v_proj.bias", FM_P_CROSS_V_B, W_ALWAYS, D_KV, D_1},                         \
+        {"encoder_attn.out_proj.weight", FM_P_CROSS_O, W_ALWAYS, D_HIDDEN, D_Q},                   \
+    {                                                                                              \
+        "encoder_attn.out_proj.bias", FM_P_CROSS_O_B, W_ALWAYS, D_HIDDEN, D_1                      \
+    }
+#define BART_HEAD                                                                                  \
+    {"weight", FM_P_HEAD, W_HEAD, D_VOCAB, D_HIDDEN},                                              \
+    {                                                                                              \
+        "final_logits_bias", FM_P_HEAD_B, W_LOGIT_BIAS, D_VOCAB, D_1                               \
+    }
+static const fmi_arch_part bart_first[] = {BART_FIRST("decoder"), {.name = NULL}};
+static const fmi_arch_part bart_source_first[] = {BART_FIRST("encoder"), {.name = NULL}};
+static const fmi_arch_part bart_layer[] = {BART_SELF,
+                                           BART_NORM("self_attn_layer_norm", FM_P_ATTN_POST),
+                                           BART_CROSS,
+                                           BART_NORM("encoder_attn_layer_norm", FM_P_CROSS_POST),
+                                           UP_DOWN("fc1", "fc2"),
+                                           BART_NORM("final_layer_norm", FM_P_MLP_POST),
+                                           {.name = NULL}};
+static const fmi_arch_part bart_source_layer[] = {BART_SELF,
+                                                  BART_NORM("self_attn_layer_norm", FM_P_ATTN_POST),
+                                                  UP_DOWN("fc1", "fc2"),
+                                                  BART_NORM("final_layer_norm", FM_P_MLP_POST),
+                                                  {.name = NULL}};
+static const fmi_arch_part bart_last[] = {BART_HEAD, {.name = NULL}};
+static const fmi_arch_part bart_source_last[] = {{.name = NULL}};
+static const fmi_arch_part mbart_layer[] = {BART_NORM("self_attn_layer_norm", FM_P_ATTN_NORM),
+                                            BART_SELF,
+                                            BART_NORM("encoder_attn_layer_norm", FM_P_CROSS_NORM),
+                                            BART_CROSS,
+                                            BART_NORM("final_layer_norm", FM_P_MLP_NORM),
+                                            UP_DOWN("fc1", "fc2"),
+                                            {.name = NULL}};
+static const fmi_arch_part mbart_source_layer[] = {
+    BART_NORM("self_attn_layer_norm", FM_P_ATTN_NORM),
+    BART_SELF,
+    BART_NORM("final_layer_norm", FM_P_MLP_NORM),
+    UP_DOWN("fc1", "fc2"),
+    {.name = NULL}};
+static const fmi_arch_part mbart_last[] = {
+    BART_NORM("decoder.layer_norm", FM_P_NORM), BART_HEAD, {.name = NULL}};
+static const fmi_arch_part mbart_source_last[] = {BART_NORM("encoder.layer_norm", FM_P_NORM),
+                                                  {.name = NULL}};
+
 static const fmi_arch_part bloom_first[] = {
     {"word_embeddings.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
     {"word_embeddings_layernorm.weight", FM_P_EMBED_NORM, W_ALWAYS, D_HIDDEN, D_1},
@@ -1118,6 +1185,19 @@ LIST(t5_keys, "model_type", "vocab_size", "d_model", "d_kv", "d_ff", "num_layers
 LIST(t5_harmless, "dropout_rate", "classifier_dropout", "initializer_factor", "n_positions",
      "is_encoder_decoder", "output_past");
 LIST(t5_ignored, "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.*");
+LIST(bart_keys, "model_type", "vocab_size", "d_model", "encoder_layers", "decoder_layers",
+     "encoder_ffn_dim", "decoder_ffn_dim", "encoder_attention_heads", "decoder_attention_heads",
+     "activation_function", "max_position_embeddings", "scale_embedding", "is_decoder",
+     "tie_word_embeddings", "decoder_start_token_id", "forced_bos_token_id", "bos_token_id",
+     "eos_token_id", "pad_token_id");
+/* Settings of beam search, of the last token, and of the first checkpoints, which transformers reads
+ * no more. */
+LIST(bart_harmless, "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop",
+     "classifier_dropout", "classif_dropout", "init_std", "is_encoder_decoder", "num_hidden_layers",
+     "forced_eos_token_id", "force_bos_token_to_be_generated", "early_stopping", "length_penalty",
+     "min_length", "no_repeat_ngram_size", "num_beams", "prefix", "normalize_before",
+     "normalize_embedding", "add_final_layer_norm", "add_bias_logits", "extra_pos_embeddings",
+     "static_position_embeddings", "output_past");
 LIST(bloom_keys, "model_type", "vocab_size", "hidden_size", "n_embed", "n_layer", "n_head",
      "seq_length", "layer_norm_epsilon", "apply_residual_connection_post_layernorm",
      "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id");
@@ -1247,6 +1327,29 @@ static const fmi_family t5_source = {.name = "t5",
                                      .layer = t5_source_layer,
                                      .last = t5_source_last,
                                      .ignored = t5_ignored};
+static const fmi_family bart_source = {.name = "bart",
+                                       .prefix = {"model.", ""},
+                                       .layers = "encoder.layers.",
+                                       .head_name = "",
+                                       .first = bart_source_first,
+                                       .layer = bart_source_layer,
+                                       .last = bart_source_last};
+static const fmi_family mbart_source = {.name = "mbart",
+                                        .prefix = {"model.", ""},
+                                        .layers = "encoder.layers.",
+                                        .head_name = "",
+                                        .first = bart_source_first,
+                                        .layer = mbart_source_layer,
+                                        .last = mbart_source_last};
+#define BART_ROW                                                                                   \
+    .has = F_POSITIONS_2, .prefix = {"model.", ""}, .layers = "decoder.layers.",                   \
+    .head_name = "lm_head", .first = bart_first, .k_hidden = "d_model",                            \
+    .k_inter = "decoder_ffn_dim", .k_layers = "decoder_layers",                                    \
+    .k_heads = "decoder_attention_heads", .k_act = "activation_function",                          \
+    .k_eps = "layer_norm_eps" /* no setting */, .heads = 16, .vocab = 50265,                       \
+    .max_positions = 1024, .eps = 1e-5, .act = "gelu", .tied = true, .qkv_bias = true,             \
+    .o_bias = true, .mlp_bias = true, .keys = bart_keys, .harmless = bart_harmless, .alone = true
+
 /* Tables of biases by distance end with max_positions. */
 #define T5_ROW                                                                                     \
     .prefix = {""}, .layers = "decoder.block.", .head_name = "lm_head", .first = t5_first,         \
@@ -1615,6 +1718,18 @@ static const fmi_family families[] = {
      .sw = {BERT_SWITCHES, .buckets = 32, .bucket_far = 128}},
     {.name = "t5", T5_ROW, .more = M_T5, .vocab = 32128, .heads = 8, .act = "relu"},
     {.name = "mt5", T5_ROW, .more = M_T5 | M_MT5, .vocab = 250112, .heads = 6, .act = "gated-gelu"},
+    {.name = "bart",
+     BART_ROW,
+     .layer = bart_layer,
+     .last = bart_last,
+     .source = &bart_source,
+     .sw = {LEARNED, .order = FM_BLOCK_POST, .embed_norm = true, .cross = true}},
+    {.name = "mbart",
+     BART_ROW,
+     .layer = mbart_layer,
+     .last = mbart_last,
+     .source = &mbart_source,
+     .sw = {LEARNED, .embed_norm = true, .cross = true}},
     {.name = "bloom",
      .prefix = {"transformer.", ""},
      .layers = "h.",

@@ -31,18 +31,19 @@ typedef enum fmi_when {
     W_NORM_BIAS,     /* where fm_switches.norm_bias */
     W_INPUT_NORM,    /* in layers whose first branch has a norm in front */
     W_INPUT_NORM_BIAS,
-    W_ATTENDS,     /* in layers with attention */
-    W_RECURS,      /* in layers with a recurrent block */
-    W_RECURS_BIAS, /* likewise, where its products have biases */
-    W_CONV_BIAS,   /* likewise, where its convolution has */
-    W_MLP,         /* in layers with a feed-forward branch */
-    W_GATED,       /* where that has a gate */
-    W_PLAIN,       /* where it has none */
+    W_ATTENDS,      /* in layers with attention */
+    W_RECURS,       /* in layers with a recurrent block */
+    W_RECURS_BIAS,  /* likewise, where its products have biases */
+    W_CONV_BIAS,    /* likewise, where its convolution has */
+    W_MLP,          /* in layers with a feed-forward branch */
+    W_GATED,        /* where that has a gate */
+    W_PLAIN,        /* where it has none */
     W_MIXES,        /* in layers with attention or a recurrent block */
     W_MLP_ALONE,    /* in layers with neither */
     W_REC_NORM,     /* in layers with a recurrent block whose result is normed */
     W_REC_OUT_BIAS, /* in layers with one, where fm_recurrence.out_bias */
     W_EXPERT_IN,    /* in layers with experts of another width */
+    W_LOGIT_BIAS,   /* where fm_arch.head_bias: [1, vocab], outside of the prefix and the head */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -168,7 +169,7 @@ typedef struct fmi_stack {
 #define F_HYBRID (UINT64_C(1) << 62)   /* Mamba-2 in layers that do not attend: mamba_* */
 #define F_LFM2_MOE (UINT64_C(1) << 54) /* with F_LFM2: num_dense_layers, use_expert_bias, .. */
 #define F_LLAMA_4 (UINT64_C(1) << 57)  /* chunks, growing queries, experts of weighted inputs */
-#define F_MODERNBERT (UINT64_C(1) << 58) /* local_attention, norm_bias, two rotary settings, .. */
+#define F_MODERNBERT (UINT64_C(1) << 58)  /* local_attention, norm_bias, two rotary settings, .. */
 #define F_EMBED_MAP (UINT64_C(1) << 55)   /* embedding_size may be other than hidden_size */
 #define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31)          /* llama_4_scaling_beta: fm_growth */
@@ -204,9 +205,9 @@ typedef struct fmi_family {
     const fmi_stack *stacks;     /* ends with a name of NULL; NULL: none */
     /* Of a family with two stacks: the encoder's names (fm_arch.of_source); NULL: one stack. */
     const struct fmi_family *source;
-    const char *rope;            /* JSON of rope_parameters where the config has none */
-    const char *const *ignored;  /* tensors without effect: "*end" or "begin*" */
-    bool alone;                  /* the usual keys of rotary decoders are not this family's */
+    const char *rope;           /* JSON of rope_parameters where the config has none */
+    const char *const *ignored; /* tensors without effect: "*end" or "begin*" */
+    bool alone;                 /* the usual keys of rotary decoders are not this family's */
 } fmi_family;
 
 const fmi_family *fmi_family_at(size_t i); /* NULL at the end */

@@ -236,7 +236,8 @@ static fm_status set_tokens(job *j)
     j->first = q->from ? q->from - 1 : 0;
     if (!a->sw.cross || q->from == 0 || q->n <= q->from)
         return FM_OK;
-    size_t lead = a->start[1] >= 0 ? 2 : 1, answer = q->n - q->from;
+    bool second = a->start[1] >= 0 && q->ids[q->from] != a->start[1]; /* the answer may have it */
+    size_t lead = second ? 2 : 1, answer = q->n - q->from;
     j->own = fm_malloc((lead + answer) * sizeof(int32_t));
     if (!j->own)
         return FM_ENOMEM;

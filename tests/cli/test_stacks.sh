@@ -20,6 +20,7 @@ cd repo
 want 0 import "$arch/t5-gated" --as t5
 cp -r "$arch/t5-gated-encoder" ../alone && cp "$arch/t5-gated/tokenizer.json" ../alone/
 want 0 import ../alone --as enc
+want 0 import "$arch/bart" --as bart
 
 say "run answers a prompt, each line of the input by itself"
 want 0 run t5 -p "the cat in the sun" -n 12 --mode exact
@@ -29,6 +30,8 @@ printf 'red dog\na big cat\n' >lines
 [ "$(cat "$tmp/out")" = "f c c c c c c c c c c c
 c cu cu cu cu chh" ] || die "lines: $(cat "$tmp/out")"
 want 0 run t5 -p "red dog" -n 12 --mode fast
+want 0 run bart -p "sun" -n 10 --mode exact # behind the token that generation_config forces
+[ "$(cat "$tmp/out")" = "b dogsssssyyy" ] || die "answer: $(cat "$tmp/out")"
 refused 128 "t5 is an encoder" run enc -p "red dog"
 
 say "score gives the probabilities of an answer to a prompt"

@@ -78,6 +78,19 @@ static void bad_stacks(const char *more, fm_status want, const char *needle)
     fm_free(text);
 }
 
+static void bad_bart(const char *more, fm_status want, const char *needle)
+{
+    fm_json *v = NULL;
+    fm_arch a;
+    char *text = fm_asprintf("{\"config\":{\"model_type\":\"bart\",\"vocab_size\":100,"
+                             "\"d_model\":48,\"decoder_layers\":2,%s}}",
+                             more);
+    tk_ok(fm_json_parse(&v, fm_span_str(text), "model.json"));
+    tk_fails(fm_arch_from_json(&a, v, "m"), want, needle);
+    fm_json_free(v);
+    fm_free(text);
+}
+
 TEST(unknown_fields_are_refused_by_name)
 {
     bad("llama", "\"softcap\":3", FM_EUNSUPPORTED, "softcap");
@@ -299,6 +312,7 @@ static bool is_needed(const char *key)
                                          "hidden_dim",
                                          "ffn_dim",
                                          "d_ff",
+                                         "decoder_layers",
                                          "num_layers",
                                          "num_hidden_layers",
                                          "n_layer",
@@ -478,6 +492,11 @@ TEST(wrong_values_of_families_are_refused)
     bad_stacks("\"decoder_start_token_id\":100", FM_EINVAL, "decoder_start_token_id");
     bad_stacks("\"pad_token_id\":null", FM_EINVAL, "'decoder_start_token_id' is missing");
     bad_stacks("\"is_decoder\":true", FM_EUNSUPPORTED, "is_decoder");
+    bad_alone("bart", "\"d_model\":48", FM_EUNSUPPORTED, "'hidden_size' is not understood");
+    bad_bart("\"encoder_attention_heads\":5", FM_EINVAL, "48 elements cannot be split over 5");
+    bad_bart("\"activation_function\":\"mish\"", FM_EUNSUPPORTED, "'mish' is not supported");
+    bad_bart("\"forced_bos_token_id\":100", FM_EINVAL, "forced_bos_token_id");
+    bad_bart("\"static_positions\":true", FM_EUNSUPPORTED, "static_positions");
     bad_stacks("\"num_key_value_heads\":2", FM_EUNSUPPORTED, "num_key_value_heads");
     bad("deepseek_v3", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "2 key/value heads");
     bad("gpt_oss",

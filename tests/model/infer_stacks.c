@@ -149,7 +149,7 @@ static void check(const char *name, const char *mode, double limit)
 
 TEST(families_match)
 {
-    static const char *const names[] = {"t5", "t5-gated", "mt5"};
+    static const char *const names[] = {"t5", "t5-gated", "mt5", "bart", "mbart"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -191,16 +191,60 @@ TEST(vectors_are_the_encoders)
     folder_close(&alone);
 }
 
+/* LoRA, DoRA and IA3 of PEFT on both stacks and on attention to the source. */
+static void check_adapter(const char *name)
+{
+    char *lora = fm_asprintf("%s/tests/model/golden/arch_peft/%s", FM_SOURCE_DIR, name);
+    char *file = fm_asprintf("%s/ref.safetensors", lora);
+    fm_source *adapter = NULL;
+    ik_ref ref = {NULL};
+    fm_tree *both = NULL;
+    fm_model *m = NULL;
+    ik_mem mem = {.behind_count = 2};
+    folder f;
+    size_t count = 0;
+    folder_open(&f, name, "exact");
+    tk_ok(fm_source_open(&adapter, lora));
+    tk_ok(fm_source_open(&ref.src, file));
+    tk_ok(fm_adapter_apply(&both, fm_source_tree(f.src), fm_source_tree(adapter), name, NULL));
+    mem.behind[0] = fm_source_provider(f.src);
+    mem.behind[1] = fm_source_provider(adapter);
+    fm_provider p = ik_provider(&mem);
+    tk_ok(fm_model_load(&m, f.e, both, &p, name));
+    float *want = ik_ref_get(&ref, "logits", &count), *got = fm_malloc(2 * count * sizeof(float));
+    run(m, f.source, f.sources, f.ids, (uint32_t)f.n, 9, got);
+    print_message("%s with an adapter: %.2g\n", name, tk_rel_norm(got, want, count));
+    tk_assert_le(tk_rel_norm(got, want, count), 1e-5, name);
+    run(f.m, f.source, f.sources, f.ids, (uint32_t)f.n, 9, got + count);
+    assert_true(tk_rel_norm(got, got + count, count) > 0.05);
+    fm_free(got);
+    fm_free(want);
+    fm_model_close(m);
+    fm_tree_free(both);
+    fm_source_close(ref.src);
+    fm_source_close(adapter);
+    folder_close(&f);
+    fm_free(file);
+    fm_free(lora);
+}
+
+TEST(adapters_match)
+{
+    check_adapter("t5");       /* LoRA */
+    check_adapter("t5-gated"); /* IA3 */
+    check_adapter("bart");     /* DoRA */
+}
+
 /* ==== scores ==== */
 
 /* log p of the answer's tokens, from the logits behind the tokens before them. */
-TEST(scores_are_those_of_the_logits)
+static void check_scores(const char *name)
 {
     folder f;
     float *logits = NULL, lp[2][80];
     int32_t both[80];
     size_t vocab, answer = 30;
-    folder_open(&f, "t5-gated", "exact");
+    folder_open(&f, name, "exact");
     vocab = fm_model_arch(f.m)->vocab;
     logits = fm_malloc(f.n * vocab * sizeof(float));
     run(f.m, f.source, f.sources, f.ids, (uint32_t)f.n, (uint32_t)f.n, logits);
@@ -219,6 +263,17 @@ TEST(scores_are_those_of_the_logits)
     tk_ok(fm_score_many(f.e, &alone, 1));
     assert_memory_equal(one + alone.from, lp[1] + alone.from, answer * sizeof(float));
     assert_memory_not_equal(one + alone.from, lp[0] + f.sources, answer * sizeof(float));
+    assert_int_equal(fm_model_arch(f.m)->start[1], strcmp(name, "bart") == 0 ? 4 : -1);
+    if (fm_model_arch(f.m)->start[1] >= 0) { /* an answer without the first token that is forced */
+        memcpy(both + f.sources, f.ids + 2, answer * sizeof(int32_t));
+        tk_ok(fm_score_many(f.e, q, 1));
+        for (size_t i = 0; i < answer; i++) {
+            float want = 0;
+            tk_ok(fm_logprobs(&want, NULL, 0, logits + (i + 1) * vocab, (uint32_t)vocab,
+                              f.ids[i + 2]));
+            assert_true(fabsf(want - lp[0][f.sources + i]) < 1e-5f);
+        }
+    }
     const fm_score_request none = {f.m, both, 5, one, 0};
     tk_fails(fm_score_many(f.e, &none, 1), FM_EUNSUPPORTED, "an answer to a source");
     tk_fails(fm_score(f.m, both, 5, one, NULL, 0), FM_EUNSUPPORTED, "an answer to a source");
@@ -226,12 +281,18 @@ TEST(scores_are_those_of_the_logits)
     folder_close(&f);
 }
 
+TEST(scores_are_those_of_the_logits)
+{
+    check_scores("t5-gated");
+    check_scores("bart"); /* its first token is forced */
+}
+
 /* ==== mixes ==== */
 
 enum { BASE, LORA, TUNED, VARIANTS };
 #define TEXTS 4u
-#define LENGTH 70u /* of decoders' texts: three pages */
-#define SOURCE 100u
+#define LENGTH 64u /* of decoders' texts: two pages, all that BART takes */
+#define SOURCE 64u
 #define VOCAB 48u
 #define SEQS 6u
 
@@ -261,13 +322,17 @@ static void put_lora(world *w, fm_tree *t, const char *module, uint64_t seed)
     }
 }
 
-static void world_make(world *w, const char *name)
+static void world_make(world *w, bool bart)
 {
     static const char *const modules[] = {
         "encoder.block.1.layer.0.SelfAttention.v", "encoder.block.0.layer.1.DenseReluDense.wo",
         "decoder.block.1.layer.0.SelfAttention.q", "decoder.block.1.layer.1.EncDecAttention.k",
         "decoder.block.2.layer.1.EncDecAttention.o"};
-    char *dir = golden(name, "");
+    static const char *const barts[] = {"model.encoder.layers.1.fc1",
+                                        "model.encoder.layers.0.self_attn.v_proj",
+                                        "model.decoder.layers.1.encoder_attn.k_proj",
+                                        "model.decoder.layers.0.encoder_attn.out_proj"};
+    char *dir = golden(bart ? "bart" : "t5", "");
     memset(w, 0, sizeof(*w));
     tk_ok(fm_source_open(&w->src, dir));
     w->mem.behind[0] = fm_source_provider(w->src);
@@ -276,12 +341,16 @@ static void world_make(world *w, const char *name)
         tk_ok(fm_tree_copy(&w->tree[v], fm_source_tree(w->src)));
     tk_ok(fm_tree_put_file(w->tree[LORA], "adapters/0-lora/adapter_config.json",
                            fm_span_str("{\"peft_type\":\"LORA\",\"r\":3,\"lora_alpha\":6}")));
-    for (size_t i = 0; i < FM_ARRAY_LEN(modules); i++)
-        put_lora(w, w->tree[LORA], modules[i], 700 + 2 * i);
-    vk_put(&w->mem, w->tree[TUNED], "tensors", "decoder.block.0.layer.1.EncDecAttention.v.weight",
-           900, 2, 18, 16, 0.0, 0.5);
+    for (size_t i = 0; i < (bart ? FM_ARRAY_LEN(barts) : FM_ARRAY_LEN(modules)); i++)
+        put_lora(w, w->tree[LORA], bart ? barts[i] : modules[i], 700 + 2 * i);
+    if (bart)
+        vk_put(&w->mem, w->tree[TUNED], "tensors",
+               "model.decoder.layers.0.encoder_attn.v_proj.weight", 900, 2, 24, 24, 0.0, 0.5);
+    else
+        vk_put(&w->mem, w->tree[TUNED], "tensors",
+               "decoder.block.0.layer.1.EncDecAttention.v.weight", 900, 2, 18, 16, 0.0, 0.5);
     for (uint32_t t = 0; t < TEXTS; t++) {
-        w->sources[t] = t == 0 ? SOURCE : 1 + fm_rng_below(3, 1, t, SOURCE);
+        w->sources[t] = t == 0 ? SOURCE : 1 + fm_rng_below(3, 1, t, SOURCE - 1);
         for (uint32_t i = 0; i < SOURCE; i++)
             w->source[t][i] = (int32_t)fm_rng_below(5, t, i, VOCAB);
         for (uint32_t i = 0; i < LENGTH; i++) /* the texts begin alike: sources tell them apart */
@@ -335,7 +404,7 @@ static void run_alone(world *w, const char *mode)
     for (int v = 0; v < VARIANTS; v++)
         for (uint32_t t = 0; t < TEXTS; t++) {
             w->alone[v][t] = fm_malloc((size_t)LENGTH * VOCAB * sizeof(float));
-            run(m[v], w->source[t], w->sources[t], w->text[t], LENGTH, 70, w->alone[v][t]);
+            run(m[v], w->source[t], w->sources[t], w->text[t], LENGTH, 64, w->alone[v][t]);
         }
     drop_all(e, m);
 }
@@ -405,15 +474,15 @@ static void mix(world *w, const char *mode, uint64_t seed)
 TEST(a_rows_bits_are_those_alone)
 {
     static const char *const modes[] = {"exact", "fast"};
-    for (size_t i = 0; i < 2; i++) {
+    for (size_t i = 0; i < 4; i++) {
         static world w;
-        world_make(&w, "t5");
-        run_alone(&w, modes[i]);
+        world_make(&w, i > 1);
+        run_alone(&w, modes[i % 2]);
         assert_memory_not_equal(w.alone[BASE][0], w.alone[LORA][0], 1000);
         assert_memory_not_equal(w.alone[BASE][0], w.alone[TUNED][0], 1000);
         assert_memory_not_equal(w.alone[BASE][0], w.alone[BASE][1], 1000);
         for (uint64_t seed = 1; seed <= 4; seed++)
-            mix(&w, modes[i], seed);
+            mix(&w, modes[i % 2], seed);
         world_drop(&w);
     }
 }
@@ -457,7 +526,7 @@ TEST(answers_do_not_depend_on_room_or_neighbours)
     enum { ALL = VARIANTS * TEXTS };
     static int32_t all[ALL * 50], few[ALL * 50], one[50];
     static world w;
-    world_make(&w, "t5");
+    world_make(&w, false);
     uint64_t steps = answers(&w, 0, 0, ALL, all);
     /* A page holds 32 positions of keys and values of 3 heads of 6 elements in a layer: here only a
      * few sequences have room at a time, and some lose theirs. */
@@ -535,7 +604,7 @@ TEST(adapters_of_the_beginning_are_refused)
         fm_model *m = NULL;
         char path[128], name[128];
         fm_engine *e = engine_of("exact", 64, 0);
-        world_make(&w, "t5");
+        world_make(&w, false);
         fm_provider p = ik_provider(&w.mem);
         (void)snprintf(path, sizeof(path), "adapters/0-%s/adapter_config.json", no[i].kind);
         tk_ok(fm_tree_put_file(w.tree[BASE], path, fm_span_str(no[i].config)));
@@ -558,7 +627,7 @@ TEST(copies_of_the_embedding_are_known)
         static world w;
         fm_model *m = NULL;
         fm_engine *e = engine_of("exact", 64, 0);
-        world_make(&w, "t5");
+        world_make(&w, false);
         fm_provider p = ik_provider(&w.mem);
         fm_buf path;
         fm_buf_init(&path, 0);
@@ -592,6 +661,7 @@ int main(void)
         cmocka_unit_test(families_match),
         cmocka_unit_test(encoders_alone_match),
         cmocka_unit_test(vectors_are_the_encoders),
+        cmocka_unit_test(adapters_match),
         cmocka_unit_test(scores_are_those_of_the_logits),
         cmocka_unit_test(a_rows_bits_are_those_alone),
         cmocka_unit_test(answers_do_not_depend_on_room_or_neighbours),

@@ -249,10 +249,14 @@ for name, cfg in A.items():
 # ---- encoder-decoders ----
 t5 = dict(vocab_size=V, d_model=16, d_kv=6, d_ff=24, num_layers=2, num_decoder_layers=3, num_heads=3, relative_attention_num_buckets=10,
           relative_attention_max_distance=24, pad_token_id=0, eos_token_id=2, decoder_start_token_id=0)
+bart = dict(vocab_size=V, d_model=24, encoder_layers=3, decoder_layers=2, encoder_ffn_dim=20, decoder_ffn_dim=28, encoder_attention_heads=3,
+            decoder_attention_heads=4, max_position_embeddings=64, pad_token_id=1, bos_token_id=0, eos_token_id=2, init_std=0.2)
 S = {
  "t5": tf.T5Config(**t5),
  "t5-gated": tf.T5Config(**dict(t5, d_kv=8, num_layers=3, num_decoder_layers=2, num_heads=2, relative_attention_num_buckets=32, relative_attention_max_distance=128,
     decoder_start_token_id=5), feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+ "bart": tf.BartConfig(**bart, scale_embedding=True, decoder_start_token_id=2),
+ "mbart": tf.MBartConfig(**dict(bart, encoder_layers=1, decoder_layers=2, activation_function="relu"), decoder_start_token_id=7),
  "mt5": tf.MT5Config(**dict(t5, num_layers=1, num_decoder_layers=2, relative_attention_num_buckets=8)),
 }
 def save_bfloat16(m, d, ref):
@@ -279,8 +283,10 @@ for name, cfg in S.items():
         m.lm_head.weight = torch.nn.Parameter(torch.randn(m.lm_head.weight.shape, generator=g))
         m.config.tie_word_embeddings = False
     for n, p in m.named_parameters(): p.data += (0.5 if "bias" in n or "norm" in n else 0.12) * torch.randn(p.shape, generator=g)
+    if hasattr(m, "final_logits_bias"): m.final_logits_bias = (0.4 * torch.randn(m.final_logits_bias.shape, generator=g)).bfloat16().float()
     for p in m.parameters(): p.data = p.data.bfloat16().float()
-    start = [cfg.decoder_start_token_id] + ([cfg.forced_bos_token_id] if getattr(cfg, "forced_bos_token_id", None) is not None else [])
+    start = [cfg.decoder_start_token_id] + ([4] if name == "bart" else [])
+    if name == "bart": m.generation_config.forced_bos_token_id = 4
     source, text = ids[:, :T - 3].flip(1), torch.cat([torch.tensor([start]), ids[:, :T - len(start)]], 1)
     with torch.no_grad(): r = m(input_ids=source, decoder_input_ids=text)
     ref = {"source": source[0].int().contiguous(), "input_ids": text[0].int(), "logits": r.logits[0].float().contiguous().clone(),
@@ -290,7 +296,7 @@ for name, cfg in S.items():
         with torch.no_grad(): text = torch.cat([text, m(input_ids=source, decoder_input_ids=text).logits[:, -1:].argmax(-1)], 1)
     ref["greedy"] = text[0, len(start):].int()
     save_bfloat16(m, d, ref)
-    os.remove(os.path.join(d, "generation_config.json"))
+    if len(start) == 1: os.remove(os.path.join(d, "generation_config.json")) # the config says it all
     if name in ("t5-gated", "bart"): # for tests/cli/test_stacks.sh
         with open(os.path.join(d, "tokenizer.json"), "w") as f: json.dump(t5_tokenizer, f, ensure_ascii=False, separators=(",", ":"))
     print(name, ref["greedy"].tolist(), float(ref["logits"].abs().max()))

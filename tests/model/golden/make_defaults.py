@@ -5,7 +5,7 @@ usage: make_defaults.py OUT.json        made with transformers 5.23"""
 import json, sys
 import transformers as tf
 
-names = """T5 MT5 Llama Mistral Ministral Qwen2 Qwen3 Gemma Gemma2 Gemma3Text Phi3 Mixtral Qwen2Moe
+names = """Bart MBart T5 MT5 Llama Mistral Ministral Qwen2 Qwen3 Gemma Gemma2 Gemma3Text Phi3 Mixtral Qwen2Moe
 Qwen3Moe GPT2 GPTNeoX Bert Roberta XLMRoberta Granite Olmo2 Olmo3 Olmoe Exaone4 SeedOss InternLM3
 SmolLM3 StableLm Starcoder2 Qwen2VLText Qwen2_5_VLText Olmo Cohere Cohere2 Glm Glm4 Ernie4_5
 Helium HunYuanDenseV1 Arcee Nemotron Phi GPTJ GPTBigCode OPT Falcon VaultGemma Jais2 HyperCLOVAX
