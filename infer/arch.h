@@ -57,8 +57,8 @@ typedef enum fm_alibi { FM_ALIBI_NONE, FM_ALIBI_BLOOM, FM_ALIBI_MPT } fm_alibi;
 #define FM_LAYER_SLIDES 1u /* sees `window` positions and turns by rope[1] */
 #define FM_LAYER_SPARSE 2u /* a mixture of experts */
 #define FM_LAYER_NO_ROPE 4u
-#define FM_LAYER_NO_INPUT_NORM 16u /* the first branch reads x itself */
 #define FM_LAYER_SHARES_KV 8u      /* reads the keys and values of fm_layer_kv_of */
+#define FM_LAYER_NO_INPUT_NORM 16u /* the first branch reads x itself */
 #define FM_LAYER_NO_MLP 32u        /* no feed-forward branch */
 #define FM_LAYER_RECURS 64u        /* a recurrent block: fm_recurrence */
 #define FM_LAYER_NO_ATTENTION 128u /* a recurrent block stands in its place, or nothing does */
@@ -162,6 +162,17 @@ typedef struct fm_switches {
     uint32_t kv_rank, q_rank, nope, v_dim;
     float attn_softcap, logit_softcap; /* 0: none */
     float logit_divisor;               /* 1: none */
+    /* Layers that do not slide: elements of a head and heads of keys, where other than those of
+     * layers that slide (0: the same); their values are their keys before norm and rotation. */
+    uint32_t full_head_dim, full_kv_heads;
+    bool full_k_is_v;
+    bool v_norm;              /* values are normed head by head, without gains */
+    bool layer_scale;         /* what a layer gives is multiplied by a number of its own */
+    bool wide_shared;         /* layers that share keys have twice the feed-forward width */
+    uint32_t kv_shared;       /* so many last layers share keys and values; 0: none */
+    uint32_t per_layer;       /* width of the embeddings that each layer has of its own; 0: none */
+    uint32_t per_layer_vocab; /* rows of their table, at least the vocabulary */
+    float per_layer_scale;    /* of the table's rows */
     uint8_t layer[FM_MAX_LAYERS];
     fm_recurrence rec;
     fm_growth grow;
@@ -171,6 +182,38 @@ typedef struct fm_switches {
 static inline bool fm_layer_grows(const fm_switches *s, uint32_t layer)
 {
     return s->grow.every && (!s->grow.unturned || (s->layer[layer] & FM_LAYER_NO_ROPE));
+}
+/* Sizes of layer l, where head_dim, kv_heads and inter are those of fm_arch. */
+static inline bool fm_layer_is_full(const fm_switches *s, uint32_t l)
+{
+    return !(s->layer[l] & FM_LAYER_SLIDES);
+}
+static inline uint32_t fm_layer_head_dim(const fm_switches *s, uint32_t head_dim, uint32_t l)
+{
+    return s->full_head_dim && fm_layer_is_full(s, l) ? s->full_head_dim : head_dim;
+}
+static inline uint32_t fm_layer_kv_heads(const fm_switches *s, uint32_t kv_heads, uint32_t l)
+{
+    return s->full_kv_heads && fm_layer_is_full(s, l) ? s->full_kv_heads : kv_heads;
+}
+static inline uint32_t fm_layer_inter(const fm_switches *s, uint32_t inter, uint32_t l)
+{
+    return s->wide_shared && (s->layer[l] & FM_LAYER_SHARES_KV) ? 2 * inter : inter;
+}
+/* The layer whose keys and values layer l reads: its own, or those of the last layer before all that
+ * share which slides as l does. */
+static inline uint32_t fm_layer_kv_of(const fm_switches *s, uint32_t l)
+{
+    uint32_t k = l;
+    while ((s->layer[k] & FM_LAYER_SHARES_KV) || fm_layer_is_full(s, k) != fm_layer_is_full(s, l))
+        k--;
+    return k;
+}
+/* Whether layers have sizes, values or inputs that only inference on one rank computes. */
+static inline bool fm_layers_uneven(const fm_switches *s)
+{
+    return s->full_head_dim || s->full_kv_heads || s->full_k_is_v || s->v_norm || s->layer_scale ||
+           s->kv_shared || s->per_layer;
 }
 
 /* Whether a norm stands behind the last layer. */
@@ -184,7 +227,8 @@ typedef enum fm_rope_kind {
     FM_ROPE_LINEAR,
     FM_ROPE_LLAMA3,
     FM_ROPE_YARN,
-    FM_ROPE_LONG
+    FM_ROPE_LONG,
+    FM_ROPE_PART /* proportional: the first `low` pairs of a head turn, the others stand still */
 } fm_rope_kind;
 
 typedef struct fm_rope {
@@ -247,7 +291,12 @@ void fm_arch_lengthen(fm_arch *a);
 /* The encoder of a decoder with sw.cross, as an architecture of its own. */
 void fm_arch_source(fm_arch *out, const fm_arch *a);
 
-/* cos, sin: [positions, rotary_dim/2] of rope[which]; inverse frequencies and angles rounded to
+/* Elements of a head that rope[which] turns. */
+static inline uint32_t fm_arch_turns(const fm_arch *a, uint32_t which)
+{
+    return which == 0 && a->sw.full_head_dim ? a->sw.full_head_dim : a->sw.rotary_dim;
+}
+/* cos, sin: [positions, fm_arch_turns/2] of rope[which]; inverse frequencies and angles rounded to
  * f32 where HF does. */
 FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos,
                                   float *sin);
@@ -351,6 +400,13 @@ typedef enum fm_place {
     FM_P_CROSS_V_B,
     FM_P_CROSS_O,
     FM_P_CROSS_O_B,
+    FM_P_PER_EMBED, /* of fm_switches.per_layer: the table, the product of the embeddings, its norm */
+    FM_P_PER_MAP,
+    FM_P_PER_NORM,
+    FM_P_PER_GATE, /* in a layer: to per_layer elements and back, and the norm behind */
+    FM_P_PER_OUT,
+    FM_P_PER_POST,
+    FM_P_LAYER_SCALE,
 } fm_place;
 
 static inline bool fm_arch_recurs(const fm_arch *a)
@@ -360,6 +416,11 @@ static inline bool fm_arch_recurs(const fm_arch *a)
 static inline bool fm_layer_attends(const fm_switches *sw, uint32_t layer)
 {
     return !(sw->layer[layer] & FM_LAYER_NO_ATTENTION);
+}
+/* Whether the layer has keys and values of its own. */
+static inline bool fm_layer_keeps(const fm_switches *sw, uint32_t layer)
+{
+    return !(sw->layer[layer] & (FM_LAYER_NO_ATTENTION | FM_LAYER_SHARES_KV));
 }
 static inline bool fm_layer_recurs(const fm_switches *sw, uint32_t layer)
 {

@@ -168,6 +168,7 @@ typedef struct fm_attn {
 #define FM_ATTENDS_BIAS 8u
 #define FM_ATTENDS_TRAIN_BIAS 16u   /* fm_train_seq.bias */
 #define FM_ATTENDS_TRAIN_WINDOW 32u /* fm_attn_train.window of an encoder */
+#define FM_ATTENDS_WIDE 64u         /* fm_attn.hd above 256 */
 
 /* Rows of q and of new keys and values, the arguments of fm_backend.keep_rows. */
 typedef struct fm_new_rows {

@@ -68,6 +68,9 @@ typedef struct fm_layer {
     /* Attention to the source, of a decoder with sw.cross: norms as those above. */
     const float *cross_norm, *cross_norm_b, *cross_post, *cross_post_b; /* [hidden] */
     fm_linear cross_q, cross_k, cross_v, cross_o;
+    fm_linear per_gate, per_out; /* of fm_switches.per_layer; w NULL: none */
+    const float *per_post;
+    const float *scalar, *scale; /* [1] FM_P_LAYER_SCALE, from which [hidden] is made, or NULL */
     fm_experts *experts;      /* of a sparse layer, which has no gate, up, down */
     fm_recurrent *rec;        /* of a layer that recurs */
 } fm_layer;
@@ -85,6 +88,11 @@ struct fm_model {
     const float *types;         /* [hidden], row 0 of the token types; NULL: none */
     const float *embed_norm, *embed_norm_b; /* [embed_width or hidden] or NULL */
     fm_linear embed_map;                    /* [hidden, embed_width]; w NULL: none */
+    /* Of fm_switches.per_layer: [vocab, layers * per_layer], looked up by rows; [layers * per_layer,
+     * hidden]; the gain [per_layer]. w NULL: none. */
+    fm_linear per_embed, per_map;
+    const float *per_norm;
+    const float *ones;                      /* [head_dim] gain of values' norms, or NULL */
     const float *buckets;                   /* FM_P_BUCKETS, from which `near` is made, or NULL */
     const float *near; /* fm_attn.bias of this rank's heads (model/fixed.h), or NULL */
     fm_layer *layers;

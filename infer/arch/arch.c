@@ -117,6 +117,13 @@ static const char *const beside_text[] = {
     "video_token_id",
     "vision_start_token_id",
     "vision_end_token_id",
+    "audio_config",
+    "audio_token_id",
+    "boa_token_id",
+    "eoa_token_id",
+    "eoa_token_index",
+    "vision_soft_tokens_per_image",
+    "audio_soft_tokens_per_image",
     NULL,
 };
 
@@ -166,7 +173,7 @@ static fm_status check_fixed(const fm_json *c, const fmi_family *f, const char *
     for (size_t i = 0; i < FM_ARRAY_LEN(fixed); i++) {
         const fm_json *v = fm_json_get(c, fixed[i].key);
         bool read = ((f->has & F_QK_NORM_KEY) && strcmp(fixed[i].key, "use_qk_norm") == 0) ||
-                    ((f->has & F_BOTH_WAYS_KEY) &&
+                    (((f->has & F_BOTH_WAYS_KEY) || (f->more & M_GEMMA4)) &&
                      strcmp(fixed[i].key, "use_bidirectional_attention") == 0);
         if (!fmi_absent(v) && !read && !listed(f->harmless, fixed[i].key) &&
             (!fm_json_is(v, FM_JSON_BOOL) || fm_json_bool(v, !fixed[i].want) != fixed[i].want))
@@ -791,6 +798,9 @@ static fm_status read_switches(fm_arch *a, const fmi_family *f, const fm_json *c
         rc = fmi_take_bool(&a->sw.pairs, c, "rope_interleave", true, what);
     if (rc == FM_OK && (f->has & F_LLAMA_4))
         rc = read_llama4(a, c, what);
+    if (rc == FM_OK && (f->more & M_GEMMA4))
+        rc = fmi_read_gemma4(a, c, what);
+    a->sw.per_layer_scale = rounded_to_dtype((float)sqrt((double)a->sw.per_layer), c);
     bool qk = a->sw.qk == FM_QK_HEAD;
     if (rc == FM_OK && (f->has & F_QK_NORM_KEY))
         rc = fmi_take_bool(&qk, c, "use_qk_norm", qk, what);
@@ -833,6 +843,8 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         (rc = fmi_read_rope(a, f, c, what)) != FM_OK ||
         (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_ids(a, c, g, what)) != FM_OK)
         return rc;
+    if (f->more & M_GEMMA4)
+        FM_TRY(fmi_read_gemma4_layers(a, c, what));
     if (!a->sw.encoder && !(f->has & F_ONE_BLOCK)) /* transformers never ties Nemotron-H */
         rc = fmi_take_bool(&a->tied, c, "tie_word_embeddings", f->tied, what);
     if (rc == FM_OK && (f->has & F_LFM2))
@@ -856,7 +868,8 @@ static fm_status text_part(const fm_json **config, bool *tied, const char *what)
         const char *type;
         bool flat, tied; /* the text's settings may stand in the config itself; the default */
     } known[] = {{"gemma3", false, true},       {"mistral3", false, true},
-                 {"llama4", false, false},      {"qwen3_5", false, false},
+                 {"gemma4", false, true},       {"llama4", false, false},
+                 {"qwen3_5", false, false},
                  {"qwen3_5_moe", false, false}, {"qwen2_vl", true, false},
                  {"qwen2_5_vl", true, false}};
     const fm_json *whole = *config, *text = fm_json_get(whole, "text_config");

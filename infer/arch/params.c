@@ -8,6 +8,8 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
 {
     bool sparse = layer & FM_LAYER_SPARSE, recurs = layer & FM_LAYER_RECURS;
     bool mixes = recurs || !(layer & FM_LAYER_NO_ATTENTION);
+    bool keeps = !(layer & FM_LAYER_SHARES_KV);
+    bool own_v = !a->sw.full_k_is_v || (layer & FM_LAYER_SLIDES);
     switch (p->when) {
     case W_QKV_BIAS:
         return a->qkv_bias && !(layer & FM_LAYER_NO_ATTENTION);
@@ -81,6 +83,18 @@ static bool is_there(const fm_arch *a, const fmi_arch_part *p, uint8_t layer)
         return recurs && a->sw.rec.out_bias;
     case W_EXPERT_IN:
         return sparse && a->sw.expert_in > 0;
+    case W_KEEPS:
+        return keeps;
+    case W_KEEPS_BIAS:
+        return keeps && a->qkv_bias;
+    case W_KEEPS_V:
+        return keeps && own_v;
+    case W_KEEPS_V_BIAS:
+        return keeps && own_v && a->qkv_bias;
+    case W_PER_LAYER:
+        return a->sw.per_layer > 0;
+    case W_LAYER_SCALE:
+        return a->sw.layer_scale;
     case W_ALWAYS:
         break;
     }
@@ -93,16 +107,18 @@ static bool of_head(const fmi_arch_part *p)
     return p->when == W_HEAD || p->when == W_HEAD_BIAS || p->when == W_HEAD_BIAS_MAY;
 }
 
-static uint64_t size_of(const fm_arch *a, fmi_dim d)
+static uint64_t size_of(const fm_arch *a, fmi_dim d, int32_t layer)
 {
-    uint64_t q = (uint64_t)a->heads * a->head_dim, kv = (uint64_t)a->kv_heads * a->head_dim;
+    uint32_t l = layer < 0 ? 0 : (uint32_t)layer, hd = fm_layer_head_dim(&a->sw, a->head_dim, l);
+    uint64_t q = (uint64_t)a->heads * hd;
+    uint64_t kv = (uint64_t)fm_layer_kv_heads(&a->sw, a->kv_heads, l) * hd;
     switch (d) {
     case D_HIDDEN:
         return a->hidden;
     case D_EMBED:
         return fm_arch_embed_width(a);
     case D_INTER:
-        return a->inter;
+        return fm_layer_inter(&a->sw, a->inter, l);
     case D_INTER_2:
         return 2 * (uint64_t)a->inter;
     case D_Q:
@@ -112,7 +128,7 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
     case D_QKV:
         return q + 2 * kv;
     case D_HEAD:
-        return a->head_dim;
+        return hd;
     case D_Q_RANK:
         return a->sw.q_rank;
     case D_KV_RANK:
@@ -163,6 +179,12 @@ static uint64_t size_of(const fm_arch *a, fmi_dim d)
         return a->sw.rec.hd;
     case D_Q2:
         return 2 * q;
+    case D_PER:
+        return a->sw.per_layer;
+    case D_PER_ALL:
+        return (uint64_t)a->layers * a->sw.per_layer;
+    case D_PER_VOCAB:
+        return a->sw.per_layer_vocab;
     case D_ONE:
     case D_1:
         break;
@@ -215,7 +237,7 @@ static void fill(const fm_arch *a, const fmi_arch_part *part, int32_t layer, uin
                  fm_param *p)
 {
     const fmi_family *f = fmi_family_of(a);
-    uint64_t rows = size_of(a, part->rows), cols = size_of(a, part->cols);
+    uint64_t rows = size_of(a, part->rows, layer), cols = size_of(a, part->cols, layer);
     memset(p, 0, sizeof(*p));
     p->layer = layer;
     p->expert = expert;

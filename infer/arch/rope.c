@@ -207,6 +207,20 @@ void fm_arch_lengthen(fm_arch *a)
     a->long_positions = 0;
 }
 
+/* Proportional: the frequencies are those of whole heads, of which only the first part turns. */
+static fm_status rope_part(fm_rope *o, const fm_arch *a, const fm_json *r, const char *what)
+{
+    double part = 1, dim = fm_arch_turns(a, o == &a->rope[0] ? 0 : 1);
+    o->factor = 1.0;
+    FM_TRY(fmi_take_positive(&o->factor, r, "factor", 1, what));
+    FM_TRY(fmi_take_positive(&part, r, "partial_rotary_factor", 1, what));
+    if (part > 1.0)
+        return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
+    o->low = floor(part * dim / 2.0);
+    o->kind = FM_ROPE_PART;
+    return FM_OK;
+}
+
 static fm_status rope_linear(fm_rope *o, const fm_json *r, const char *what)
 {
     if (fmi_absent(fm_json_get(r, "factor")))
@@ -247,6 +261,13 @@ static fm_status rope_fields(fm_rope *o, fm_arch *a, const fmi_family *f, const 
     if (strcmp(type, "default") == 0 ||
         ((f->has & (F_MROPE | F_DELTA)) && strcmp(type, "mrope") == 0))
         return FM_OK;
+    if ((f->more & M_GEMMA4) && strcmp(type, "proportional") == 0)
+        return rope_part(o, a, r, what);
+    if (f->more & M_GEMMA4)
+        return fm_fail(
+            FM_EUNSUPPORTED,
+            "%s: rope type '%.40s' is not supported for %s; default and proportional are", what,
+            type, f->name);
     if (strcmp(type, "linear") == 0)
         return rope_linear(o, r, what);
     if (strcmp(type, "llama3") == 0)
@@ -288,6 +309,8 @@ static fm_status rotary_dim(fm_arch *a, const fmi_family *f, const fm_json *c, c
         FM_TRY(fmi_take_positive(&part, r, keys[1], part, what));
     if (part > 1.0)
         return fm_fail(FM_EINVAL, "%s: partial_rotary_factor is above 1", what);
+    if ((f->more & M_GEMMA4) && (part != 1.0 || !fmi_absent(fm_json_get(c, "rope_scaling"))))
+        return fm_fail(FM_EUNSUPPORTED, "%s: rotary settings outside of rope_parameters", what);
     a->sw.rotary_dim = (uint32_t)((double)a->head_dim * part);
     if ((f->has & F_LATENT) && part != 1.0)
         return fm_fail(FM_EUNSUPPORTED, "%s: partial_rotary_factor %g beside qk_rope_head_dim",
@@ -318,13 +341,19 @@ static fm_status by_type(fm_arch *a, const fmi_family *f, const fm_json *c, cons
         return rc;
     if (modern && fmi_absent(full) && fmi_absent(slide))
         return fm_fail(FM_EUNSUPPORTED, "%s: rope settings that are not by layer type", what);
-    if (fmi_absent(full) && fmi_absent(slide))
+    if (fmi_absent(full) && fmi_absent(slide) && !(f->more & M_GEMMA4))
         return rope_fields(&a->rope[0], a, f, c, r, what);
     for (void *it = fm_json_iter(r); it; it = fm_json_next(r, it))
         if (strcmp(fm_json_iter_key(it), "full_attention") != 0 &&
             strcmp(fm_json_iter_key(it), "sliding_attention") != 0)
             return fm_fail(FM_EUNSUPPORTED, "%s: rope setting '%s' is not understood", what,
                            fm_json_iter_key(it));
+    if ((f->more & M_GEMMA4) && (fmi_absent(fm_json_get(full, "rope_theta")) ||
+                                 fmi_absent(fm_json_get(slide, "rope_theta"))))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: rope_parameters without a rope_theta of full and of sliding layers are "
+                       "not supported",
+                       what);
     if (!fmi_absent(full))
         rc = rope_fields(&a->rope[0], a, f, c, full, what);
     if (rc == FM_OK && !fmi_absent(slide))
@@ -428,6 +457,8 @@ static float inv_freq(const fm_rope *r, uint32_t dim, uint32_t i)
         return yarn_freq(r, pos_freq, i);
     case FM_ROPE_LONG:
         return 1.0f / (r->divisor[i] * pos_freq);
+    case FM_ROPE_PART:
+        return (double)i < r->low ? inv / (float)r->factor : 0.0f;
     case FM_ROPE_DEFAULT:
         break;
     }
@@ -437,13 +468,13 @@ static float inv_freq(const fm_rope *r, uint32_t dim, uint32_t i)
 fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t positions, float *cos, float *sin)
 {
     const fm_rope *r = &a->rope[which];
-    uint32_t half = a->sw.rotary_dim / 2;
+    uint32_t dim = fm_arch_turns(a, which), half = dim / 2;
     float scale = (float)r->attention;
     if (positions > a->max_positions)
         return fm_fail(FM_ELIMIT, "rope: %u positions asked for, the model has %u", positions,
                        a->max_positions);
     for (uint32_t i = 0; i < half; i++) {
-        float f = inv_freq(r, a->sw.rotary_dim, i);
+        float f = inv_freq(r, dim, i);
         size_t next = 0;
         for (uint32_t p = 0; p < positions; p++) {
             FM_TRY(fm_go_on_at(p, &next));

@@ -70,6 +70,37 @@ static const fmi_arch_part gemma_layer[] = {
     {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
     {.name = NULL}};
 
+static const fmi_arch_part gemma4_first[] = {
+    {"embed_tokens.weight", FM_P_EMBED, W_ALWAYS, D_VOCAB, D_HIDDEN},
+    {"embed_tokens_per_layer.weight", FM_P_PER_EMBED, W_PER_LAYER, D_PER_VOCAB, D_PER_ALL},
+    {"per_layer_model_projection.weight", FM_P_PER_MAP, W_PER_LAYER, D_PER_ALL, D_HIDDEN},
+    {"per_layer_projection_norm.weight", FM_P_PER_NORM, W_PER_LAYER, D_PER, D_1},
+    {.name = NULL}};
+static const fmi_arch_part gemma4_layer[] = {
+    TWO_NORMS_1,
+    {"self_attn.q_proj.weight", FM_P_Q, W_ALWAYS, D_Q, D_HIDDEN},
+    {"self_attn.q_proj.bias", FM_P_Q_B, W_QKV_BIAS, D_Q, D_1},
+    {"self_attn.k_proj.weight", FM_P_K, W_KEEPS, D_KV, D_HIDDEN},
+    {"self_attn.k_proj.bias", FM_P_K_B, W_KEEPS_BIAS, D_KV, D_1},
+    {"self_attn.v_proj.weight", FM_P_V, W_KEEPS_V, D_KV, D_HIDDEN},
+    {"self_attn.v_proj.bias", FM_P_V_B, W_KEEPS_V_BIAS, D_KV, D_1},
+    {"self_attn.q_norm.weight", FM_P_Q_NORM, W_ALWAYS, D_HEAD, D_1},
+    {"self_attn.k_norm.weight", FM_P_K_NORM, W_KEEPS, D_HEAD, D_1},
+    O_PROJ,
+    {"post_attention_layernorm.weight", FM_P_ATTN_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"pre_feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
+    MLP(W_ALWAYS),
+    {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"per_layer_input_gate.weight", FM_P_PER_GATE, W_PER_LAYER, D_PER, D_HIDDEN},
+    {"per_layer_projection.weight", FM_P_PER_OUT, W_PER_LAYER, D_HIDDEN, D_PER},
+    {"post_per_layer_input_norm.weight", FM_P_PER_POST, W_PER_LAYER, D_HIDDEN, D_1},
+    {"layer_scalar", FM_P_LAYER_SCALE, W_LAYER_SCALE, D_ONE, D_1},
+    {.name = NULL}};
+static const char gemma4_rope[] =
+    "{\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0},"
+    " \"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0,"
+    " \"partial_rotary_factor\": 0.25}}";
+
 static const fmi_arch_part vaultgemma_layer[] = {
     TWO_NORMS_1,  QKV,
     O_PROJ,       {"pre_feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
@@ -984,6 +1015,11 @@ static const fmi_arch_part modernbert_last[] = {
 LIST(gemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
      "final_logit_softcapping", "use_bidirectional_attention", "rope_local_base_freq",
      "sliding_window_pattern", "_sliding_window_pattern");
+LIST(gemma4_keys, "hidden_activation", "final_logit_softcapping", "use_bidirectional_attention",
+     "global_head_dim", "num_global_key_value_heads", "per_layer_config", "attention_k_eq_v",
+     "num_kv_shared_layers", "use_double_wide_mlp", "hidden_size_per_layer_input",
+     "vocab_size_per_layer_input", "enable_moe_block", "num_experts", "top_k_experts",
+     "moe_intermediate_size");
 LIST(gemma1_keys, "use_bidirectional_attention");
 LIST(gemma1_harmless, "hidden_activation");
 LIST(vaultgemma_keys, "query_pre_attn_scalar", "hidden_activation", "attn_logit_softcapping",
@@ -995,6 +1031,9 @@ LIST(beside_text, "vision_config", "vision_start_token_id", "vision_end_token_id
 LIST(vision_ignored, "vision_tower.*", "multi_modal_projector.*", "model.vision_tower.*",
      "model.multi_modal_projector.*", "visual.*", "model.visual.*", "vision_model.*",
      "model.vision_model.*");
+LIST(gemma4_ignored, "vision_tower.*", "model.vision_tower.*", "audio_tower.*",
+     "model.audio_tower.*", "embed_vision.*", "model.embed_vision.*", "embed_audio.*",
+     "model.embed_audio.*");
 LIST(granite_keys, "embedding_multiplier", "logits_scaling", "residual_multiplier",
      "attention_multiplier");
 #define GRANITEMOE_KEYS                                                                            \
@@ -1451,6 +1490,32 @@ static const fmi_family families[] = {
      .theta = 1e6,
      .local_theta = 1e4,
      .sw = {.norm = FM_NORM_RMS_PLUS1, .order = FM_BLOCK_SANDWICH, .qk = FM_QK_HEAD}},
+    {.name = "gemma4_text",
+     .prefix = {"model.", "language_model.model.", "model.language_model.", ""},
+     .layers = "layers.",
+     .head_name = "lm_head",
+     .first = gemma4_first,
+     .layer = gemma4_layer,
+     .last = llama_last,
+     .has = F_BIAS_KEY | F_ROPE_BY_TYPE | F_EMBED_SCALE | F_LOGIT_CAP,
+     .more = M_GEMMA4,
+     .k_act = "hidden_activation",
+     .act = "gelu_pytorch_tanh",
+     .kv_heads = 4,
+     .head_dim = 256,
+     .heads = 8,
+     .vocab = 262144,
+     .max_positions = 131072,
+     .window = 512,
+     .slide_pattern = 6,
+     .theta = 1e6,
+     .local_theta = 1e4,
+     .tied = true,
+     .keys = gemma4_keys,
+     .harmless = gemma_harmless,
+     .ignored = gemma4_ignored,
+     .rope = gemma4_rope,
+     .sw = {.order = FM_BLOCK_SANDWICH, .qk = FM_QK_HEAD, .v_norm = true, .layer_scale = true}},
     {.name = "phi3",
      NAMES(phi3_layer, llama_last),
      .has = F_ORIGINAL_KEY,
@@ -2308,11 +2373,26 @@ static bool behind_layers(const fm_arch *a, const char *tensor)
     return false;
 }
 
+/* Whether the tensor would make keys or values of a layer that reads those of another. */
+static bool of_shared_keys(const fm_arch *a, const char *tensor)
+{
+    static const char *const parts[] = {"k_proj", "v_proj", "k_norm", "v_norm"};
+    for (uint32_t l = a->layers - a->sw.kv_shared; l < a->layers; l++)
+        for (size_t i = 0; i < FM_ARRAY_LEN(parts); i++) {
+            char begin[96];
+            int n = snprintf(begin, sizeof(begin), "%s%s%u.self_attn.%s.", a->prefix,
+                             fmi_family_of(a)->layers, l, parts[i]);
+            if (strncmp(tensor, begin, (size_t)n) == 0)
+                return true;
+        }
+    return false;
+}
+
 bool fmi_family_ignores(const fm_arch *a, const char *tensor)
 {
     if (matches("*.rotary_emb.inv_freq", tensor))
         return true;
-    if (behind_layers(a, tensor))
+    if (behind_layers(a, tensor) || of_shared_keys(a, tensor))
         return true;
     const char *const *list = fmi_family_of(a)->ignored;
     for (; list && *list; list++)

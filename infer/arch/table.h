@@ -44,6 +44,12 @@ typedef enum fmi_when {
     W_REC_OUT_BIAS, /* in layers with one, where fm_recurrence.out_bias */
     W_EXPERT_IN,    /* in layers with experts of another width */
     W_LOGIT_BIAS,   /* where fm_arch.head_bias: [1, vocab], outside of the prefix and the head */
+    W_KEEPS,        /* in layers with keys and values of their own */
+    W_KEEPS_BIAS,
+    W_KEEPS_V, /* likewise, where values are not the keys */
+    W_KEEPS_V_BIAS,
+    W_PER_LAYER,   /* embeddings of each layer's own */
+    W_LAYER_SCALE, /* results times a number */
 } fmi_when;
 
 typedef enum fmi_dim {
@@ -82,6 +88,9 @@ typedef enum fmi_dim {
     D_REC_HD,
     D_Q2,
     D_X_IN, /* what experts read and write */
+    D_PER,
+    D_PER_ALL, /* of all layers, one after another */
+    D_PER_VOCAB,
 } fmi_dim;
 
 typedef struct fmi_arch_part {
@@ -177,6 +186,9 @@ typedef struct fmi_stack {
 #define M_T5 2u  /* feed_forward_proj, relative_attention_*, .. */
 #define M_MT5 4u /* with M_T5: logits are never scaled */
 
+/* Bits of fmi_family.more, likewise. */
+#define M_GEMMA4 1u /* global_head_dim, num_kv_shared_layers, hidden_size_per_layer_input, .. */
+
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */
     uint64_t has, more;
@@ -238,6 +250,10 @@ FM_CHECKED fm_status fmi_read_recurrence(fm_arch *a, const fmi_family *f, const 
                                          const char *what);
 /* The kinds of layers that are one block each, and their number. */
 FM_CHECKED fm_status fmi_read_blocks(fm_arch *a, const fm_json *c, const char *what);
+/* gemma.c: sizes of heads and embeddings by layer; once it is known which layers slide, which of
+ * them share keys and values. */
+FM_CHECKED fm_status fmi_read_gemma4(fm_arch *a, const fm_json *c, const char *what);
+FM_CHECKED fm_status fmi_read_gemma4_layers(fm_arch *a, const fm_json *c, const char *what);
 FM_CHECKED fm_status fmi_read_latent(fm_arch *a, const fm_json *c, const char *what); /* latent.c */
 /* Sets the scale of latent attention's scores by rotary settings r. */
 FM_CHECKED fm_status fmi_latent_scale(fm_arch *a, const fm_json *r, const char *what);

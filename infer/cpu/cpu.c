@@ -105,7 +105,8 @@ fm_status fmi_cpu_open_isa(fm_backend **out, fm_pool *pool, const char *isa)
                      .isa = kern->isa,
                      .host_visible = true,
                      .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK |
-                                FM_ATTENDS_BIAS | FM_ATTENDS_TRAIN_BIAS | FM_ATTENDS_TRAIN_WINDOW,
+                                FM_ATTENDS_BIAS | FM_ATTENDS_TRAIN_BIAS | FM_ATTENDS_TRAIN_WINDOW |
+                                FM_ATTENDS_WIDE,
                      .ctx = cpu,
                      .close = cpu_close,
 #define SLOT(op) .op = fmi_exact_##op,

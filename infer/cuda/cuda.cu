@@ -391,7 +391,7 @@ static void install(fmc_device *d)
     be->layout = "cuda-stored-1";
     be->isa = d->isa;
     be->host_visible = false;
-    be->attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST;
+    be->attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_WIDE;
     be->ctx = d;
     be->close = cuda_close;
 #define SLOT(op) be->op = fmc_op_##op;

@@ -249,6 +249,10 @@ static fm_status open_lanes(fm_engine *e, fmi_geom *g)
         rc = fmi_kv_pool_of(e->kv, &g->lane[s], s, g->kv_heads, g->head_dim);
         FM_THEN(rc, fmi_kv_rows_of(e->kv, &g->row_lane[s], s, g->hidden));
     }
+    if (g->sw.full_head_dim || g->sw.full_kv_heads)
+        FM_THEN(rc, fmi_kv_pool_of(e->kv, &g->full, e->stage,
+                                   g->sw.full_kv_heads ? g->sw.full_kv_heads : g->kv_heads,
+                                   g->sw.full_head_dim ? g->sw.full_head_dim : g->head_dim));
     g->pool = g->lane[e->stage];
     g->rows = g->row_lane[e->stage];
     return rc;
@@ -262,7 +266,8 @@ static fm_status open_states(fm_engine *e, fmi_geom *g)
     for (uint32_t l = 0; l < g->layers; l++) {
         g->recur_at[l] = (uint16_t)g->recurs;
         g->recurs += fm_layer_recurs(&g->sw, l);
-        g->attending += fm_layer_attends(&g->sw, l);
+        g->attending += fm_layer_keeps(&g->sw, l);
+        g->at_full += g->full && fm_layer_keeps(&g->sw, l) && fm_layer_is_full(&g->sw, l);
     }
     g->stride = (uint32_t)((floats + wide - 1) / wide);
     return g->recurs ? fmi_kv_states_of(e->kv, &g->states, e->stage, (uint32_t)FM_MAX(floats, 1u))
@@ -341,12 +346,26 @@ static fm_status rope_fill(fm_engine *e, fmi_rope *r, const fm_arch *a, uint32_t
     return rc;
 }
 
+/* Bytes of a block's keys and values in all layers of a stage. */
+static uint64_t block_bytes(const fm_engine *e, const fm_arch *a, uint32_t layers)
+{
+    const fm_switches *s = &a->sw;
+    uint64_t sum = 0;
+    if (!fm_layers_uneven(s))
+        return 2 * (uint64_t)layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
+    for (uint32_t l = 0; l < a->layers; l++) /* one stage */
+        if (fm_layer_keeps(s, l))
+            sum += 2 * (uint64_t)e->be->kv_page_bytes(e->be, fm_layer_kv_heads(s, a->kv_heads, l),
+                                                      fm_layer_head_dim(s, a->head_dim, l));
+    return sum;
+}
+
 /* Positions of a rotary table: no sequence can be longer than the KV budget of a stage allows. */
 static uint32_t rope_positions(const fm_engine *e, const fm_arch *a, uint32_t layers)
 {
     for (uint32_t l = 0; fm_arch_recurs(a) && l < a->layers && layers > 1; l++) /* one stage */
         layers -= !fm_layer_attends(&a->sw, l);
-    uint64_t page = 2 * (uint64_t)layers * e->be->kv_page_bytes(e->be, a->kv_heads, a->head_dim);
+    uint64_t page = block_bytes(e, a, layers);
     uint64_t fit = fmi_kv_bytes_max(e->kv) / page * FM_KV_PAGE;
     return (uint32_t)FM_MAX(1u, FM_MIN(fit, (uint64_t)a->max_positions));
 }
@@ -379,7 +398,7 @@ fm_status fmi_rope_of(fm_engine *e, fmi_rope **out, const fm_arch *a, uint32_t w
     bool turns = which != FMI_GROWTH;
     if (!turns && !a->sw.grow.every)
         return FM_OK;
-    fmi_rope want = {.dim = turns ? a->sw.rotary_dim : 2,
+    fmi_rope want = {.dim = turns ? fm_arch_turns(a, which) : 2,
                      .positions = rope_positions(e, a, layers)};
     if (turns)
         want.of = a->rope[which];

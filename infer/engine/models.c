@@ -15,6 +15,8 @@ static fm_status check_device(const fmi_binder *b)
     const fm_backend *be = b->m->engine->be;
     const fm_arch *a = &b->m->arch;
     const char *lacks = NULL;
+    if (FM_MAX(a->head_dim, a->sw.full_head_dim) > 256 && !(be->attends & FM_ATTENDS_WIDE))
+        lacks = "attention with heads of more than 256 elements";
     if (a->sw.sinks && !(be->attends & FM_ATTENDS_SINK))
         lacks = "attention with sinks";
     if (fmi_near_ld(a) && !(be->attends & FM_ATTENDS_BIAS))
@@ -80,6 +82,33 @@ static fm_status bind_bare(fmi_binder *b)
         if (m->arch.sw.bare_norms)
             y->attn_norm = y->mlp_norm = ones;
     }
+    return rc;
+}
+
+/* Gains of 1 for values' norms, and each layer's number as a row. */
+static fm_status bind_uneven(fmi_binder *b)
+{
+    fm_model *m = b->m;
+    const fm_switches *s = &m->arch.sw;
+    uint32_t n = FM_MAX(m->arch.hidden, FM_MAX(m->arch.head_dim, s->full_head_dim));
+    float *host = fm_malloc(n * sizeof(float)), *number = NULL;
+    fm_status rc = host ? FM_OK : FM_ENOMEM;
+    fm_param p;
+    for (uint32_t i = 0; host && i < n; i++)
+        host[i] = 1.0f;
+    if (rc == FM_OK && s->v_norm)
+        rc = fmi_own(m, &m->ones, host, n);
+    for (uint32_t i = 0; rc == FM_OK && s->layer_scale && fm_arch_param(&m->arch, i, &p); i++) {
+        if (p.place != FM_P_LAYER_SCALE)
+            continue;
+        rc = fmi_fixed_floats(&number, 1, p.name, b->tree, b->p, b->what);
+        for (uint32_t j = 0; rc == FM_OK && j < m->arch.hidden; j++)
+            host[j] = number[0];
+        FM_THEN(rc, fmi_own(m, &m->layers[p.layer].scale, host, m->arch.hidden));
+        fm_free(number);
+        number = NULL;
+    }
+    fm_free(host);
     return rc;
 }
 
@@ -155,6 +184,8 @@ static fm_status bind(fmi_binder *b)
     FM_THEN(rc, bind_xielu(b));
     if (rc == FM_OK && (b->m->arch.sw.bare_norms || b->m->arch.sw.qk_bare))
         rc = bind_bare(b);
+    if (rc == FM_OK && fm_layers_uneven(&b->m->arch.sw))
+        rc = bind_uneven(b);
     FM_THEN(rc, fmi_text_bind(b));
     FM_THEN(rc, fmi_pooling_bind(b));
     FM_THEN(rc, fmi_ask_digests(b));
@@ -301,6 +332,7 @@ void fm_model_close(fm_model *m)
     fm_free(m->head.lora);
     fm_free(m->embed.lora);
     fm_free(m->embed_map.lora);
+    fm_free(m->per_map.lora);
     for (size_t i = 0; i < p->held_count; i++)
         fmi_weights_drop(e->weights, p->held[i]);
     fm_free(p->held);

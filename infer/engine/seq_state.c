@@ -136,7 +136,7 @@ static bool has(const fm_seq *s, const fmi_node *n, bool states)
     const fmi_prefix *c = s->model->engine->prefix;
     const fmi_model_priv *p = fmi_priv(s->model);
     for (uint32_t l = 0; l < p->geom->layers; l++) {
-        bool here = states ? fm_layer_recurs(&p->geom->sw, l) : fm_layer_attends(&p->geom->sw, l);
+        bool here = states ? fm_layer_recurs(&p->geom->sw, l) : fm_layer_keeps(&p->geom->sw, l);
         if (here && (states ? cached(s, n, l)
                             : fmi_prefix_find(c, fmi_pool_at(p->geom, l), n, &p->kv_key[l])) < 0)
             return false;

@@ -45,10 +45,10 @@ static fmi_kv_pool *rows_of(const fm_seq *s, uint32_t layer)
     return fmi_rows_at(fmi_priv(s->model)->geom, layer);
 }
 
-/* Only layers with attention have pages; the others have -1. */
+/* Only layers with keys and values of their own have pages; the others have -1. */
 static bool attends(const fm_seq *s, uint32_t layer)
 {
-    return fm_layer_attends(&s->model->arch.sw, layer);
+    return fm_layer_keeps(&s->model->arch.sw, layer);
 }
 
 static int32_t *page_at(const fm_seq *s, uint32_t layer, uint32_t b)
@@ -96,6 +96,8 @@ static fm_status table_room(fm_seq *s, uint32_t pages)
         rc = fmi_prefix_expect_pages(c, g->lane[i]);
         FM_THEN(rc, fmi_prefix_expect_pages(c, g->row_lane[i]));
     }
+    if (rc == FM_OK && c && g->full)
+        rc = fmi_prefix_expect_pages(c, g->full);
     if (rc == FM_OK && c && g->recurs)
         rc = fmi_prefix_expect_pages(c, g->states);
     if (rc != FM_OK) {

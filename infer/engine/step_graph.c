@@ -128,6 +128,11 @@ static fm_status sign(fmi_step_graphs *all, const fmi_step *s, uint32_t n, fm_di
         add_address(all, kv.k);
         add_address(all, kv.v);
         add_address(all, g);
+        if (g->full) {
+            kv = fmi_kv_view(g->full);
+            add_address(all, kv.k);
+            add_address(all, kv.v);
+        }
     }
     return fm_sha256(out, all->word, all->words * sizeof(uint64_t));
 }

@@ -408,6 +408,11 @@ fm_status fmi_bind_virtual(fmi_binder *b, uint32_t n, const fm_entry *e, fm_hash
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: virtual tokens before the recurrent layers of %s are not supported",
                        a->what, m->family);
+    if (fm_layers_uneven(&m->sw))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: virtual tokens before the layers of %s, which have heads or inputs of "
+                       "their own, are not supported",
+                       a->what, m->family);
     if (!prefix && m->sw.embed_width)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: prompt tuning of %s, whose embeddings have another width than its "

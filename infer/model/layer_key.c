@@ -22,7 +22,7 @@ _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term i
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 7 * 104 + 4 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_recurrent) == 7 * 104 + 6 * 8, "hash the new field of fm_recurrent");
-_Static_assert(sizeof(fm_layer) == 18 * 8 + 2 * 32 + 12 * 104 + 2 * 8,
+_Static_assert(sizeof(fm_layer) == 21 * 8 + 2 * 32 + 14 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
 typedef struct keyer {
@@ -142,6 +142,7 @@ static void put_recurrent(keyer *k, const fm_recurrent *x)
 static void put_kv(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
+    uint32_t hd = fm_layer_head_dim(&a->sw, a->head_dim, (uint32_t)(y - k->m->layers));
     put_norm(k, y->attn_norm, y->attn_norm_b);
     if (a->sw.fused != FM_FUSED_NONE)
         put_linear(k, &y->q);
@@ -150,7 +151,7 @@ static void put_kv(keyer *k, const fm_layer *y)
     put_vector(k, y->k_norm,
                a->sw.kv_rank           ? a->sw.kv_rank
                : a->sw.qk == FM_QK_ALL ? a->kv_heads * a->head_dim
-                                       : a->head_dim);
+                                       : hd);
     if (y->rec)
         put_recurrent(k, y->rec);
 }
@@ -169,12 +170,13 @@ static void put_experts(keyer *k, const fm_experts *x)
 static void put_rest(keyer *k, const fm_layer *y)
 {
     const fm_arch *a = &k->m->arch;
+    uint32_t hd = fm_layer_head_dim(&a->sw, a->head_dim, (uint32_t)(y - k->m->layers));
     put_linear(k, &y->q);
     put_linear(k, &y->q_a);
     put_vector(k, y->q_norm,
                a->sw.q_rank            ? a->sw.q_rank
                : a->sw.qk == FM_QK_ALL ? a->heads * a->head_dim
-                                       : a->head_dim);
+                                       : hd);
     put_vector(k, y->sinks, a->heads);
     put_linear(k, &y->o);
     put_norm(k, y->attn_post, y->attn_post_b);
@@ -184,6 +186,10 @@ static void put_rest(keyer *k, const fm_layer *y)
     put_linear(k, &y->up);
     put_linear(k, &y->down);
     put_vector(k, y->xielu, 4);
+    put_linear(k, &y->per_gate);
+    put_linear(k, &y->per_out);
+    put_norm(k, y->per_post, NULL);
+    put_vector(k, y->scalar, 1); /* scale is made of it */
     if (a->sw.cross) { /* it never gets here: fmi_layer_keys */
         k->rc = fm_fail(FM_EUNSUPPORTED, "layers that attend to a source have no key");
         return;
@@ -219,6 +225,11 @@ static void put_beginning(keyer *k)
     put_vector(k, m->embed_norm_b, fm_arch_embed_width(&m->arch));
     if (m->embed_map.w)
         put_linear(k, &m->embed_map);
+    if (m->per_embed.w) {
+        put_linear(k, &m->per_embed);
+        put_linear(k, &m->per_map);
+        put_vector(k, m->per_norm, m->arch.sw.per_layer);
+    }
     put_u32(k, m->virtual_len);
     put_u32(k, m->virtual_is_kv);
     put(k, m->virtual_id.b, m->virtual_len ? sizeof(m->virtual_id.b) : 0);

@@ -26,6 +26,8 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
                : p->place == FM_P_HEAD_B                                    ? &m->head
                : p->place == FM_P_POSITIONS                                 ? &m->positions
                : p->place == FM_P_EMBED_MAP || p->place == FM_P_EMBED_MAP_B ? &m->embed_map
+               : p->place == FM_P_PER_EMBED                                 ? &m->per_embed
+               : p->place == FM_P_PER_MAP                                   ? &m->per_map
                                                                             : NULL;
     fm_layer *l = &m->layers[p->layer];
     fm_experts *x = l->experts;
@@ -41,6 +43,10 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
         return place[p->place];
     if (p->place < FM_P_ROUTER)
         return NULL;
+    if (p->place >= FM_P_PER_EMBED)
+        return p->place == FM_P_PER_GATE  ? &l->per_gate
+               : p->place == FM_P_PER_OUT ? &l->per_out
+                                          : NULL;
     if (p->place >= FM_P_CROSS_NORM)
         return cross_linear(l, p->place);
     if (p->place >= FM_P_REC_IN)
@@ -68,12 +74,15 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
                                  [FM_P_EMBED_NORM_B] = &m->embed_norm_b,
                                  [FM_P_BUCKETS] = &m->buckets,
                                  [FM_P_NORM] = &m->norm,
-                                 [FM_P_NORM_B] = &m->norm_b};
+                                 [FM_P_NORM_B] = &m->norm_b,
+                                 [FM_P_PER_NORM] = &m->per_norm};
         return place[p->place];
     }
     fm_layer *l = &m->layers[p->layer];
     if (p->place == FM_P_ROUTER_B)
         return &l->experts->choice_bias;
+    if (p->place >= FM_P_PER_EMBED)
+        return p->place == FM_P_PER_POST ? &l->per_post : &l->scalar;
     if (p->place >= FM_P_CROSS_NORM) {
         const float **of[] = {&l->cross_norm, &l->cross_norm_b, &l->cross_post, &l->cross_post_b};
         return of[p->place - FM_P_CROSS_NORM];
@@ -118,7 +127,7 @@ fm_linear *fmi_linear_of_module(fm_model *m, const char *module)
     else
         (void)snprintf(name, sizeof(name), "%s.weight", module);
     if (!fm_arch_param_named(a, name, &p) || !p.is_matrix ||
-        (p.layer < 0 && p.place != FM_P_EMBED_MAP) ||
+        (p.layer < 0 && p.place != FM_P_EMBED_MAP && p.place != FM_P_PER_MAP) ||
         p.place == FM_P_REC_DT) /* transformers multiplies with its weight, past the module */
         return NULL;
     return fmi_linear_at(m, &p);
@@ -199,8 +208,9 @@ void fmi_layers_free(fm_model *m)
 {
     for (uint32_t l = 0; m->layers && l < m->arch.layers; l++) {
         fm_layer *y = &m->layers[l];
-        fm_linear *all[] = {&y->q,    &y->k,   &y->v,       &y->o,       &y->gate,    &y->up,
-                            &y->down, &y->q_a, &y->cross_q, &y->cross_k, &y->cross_v, &y->cross_o};
+        fm_linear *all[] = {&y->q,       &y->k,        &y->v,       &y->o,       &y->gate,
+                            &y->up,      &y->down,     &y->q_a,     &y->cross_q, &y->cross_k,
+                            &y->cross_v, &y->cross_o, &y->per_gate, &y->per_out};
         for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
             fm_free(all[i]->lora);
         if (y->rec) {

@@ -32,6 +32,11 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: the two stacks of %s are not split over ranks; use one", what,
                        whole->family);
+    if (fm_layers_uneven(&whole->sw))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %s has layers with heads or inputs of their own, which are not split "
+                       "over ranks; use one rank",
+                       what, whole->family);
     if (whole->sw.embed_width)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s makes its embeddings as wide as its layers, which is not split over "

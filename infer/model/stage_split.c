@@ -85,6 +85,11 @@ fm_status fmi_stage_split_of(fmi_stage_split *out, const fm_arch *a, uint32_t st
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: the two stacks of %s are not split over stages; use one", what,
                        a->family);
+    if (fm_layers_uneven(&a->sw))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %s has layers with heads or inputs of their own, which are not split "
+                       "over stages; use one",
+                       what, a->family);
     if (a->sw.embed_width)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s makes its embeddings as wide as its layers, which is not split over "

@@ -29,9 +29,11 @@ typedef struct fmi_geom {
     /* [stages] the same for every stage's layers. */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST];
     /* Recurrent layers (engine/seq_state.h): how many, their pool, blocks from one kept state to the
-     * next, and the number of each among them; attending: layers with attention. */
-    uint32_t recurs, attending, stride;
+     * next, and the number of each among them. attending: layers with keys and values; at_full:
+     * those of them in the pool `full`. */
+    uint32_t recurs, attending, at_full, stride;
     fmi_kv_pool *states;
+    fmi_kv_pool *full; /* of full layers, where their heads have other sizes; NULL: none */
     uint16_t recur_at[FM_MAX_LAYERS];
     uint64_t stamp; /* the step that seqs belongs to */
     uint32_t seqs;  /* sequences of this shape class in that step */
@@ -51,6 +53,8 @@ typedef struct fmi_rope {
 /* The pool of keys and values of layer l; fmi_rows_at: of residual streams before layer l. */
 static inline fmi_kv_pool *fmi_pool_at(const fmi_geom *g, uint32_t l)
 {
+    if (g->full && fm_layer_is_full(&g->sw, l))
+        return g->full;
     return g->lane[fmi_stage_split_stage(&g->split, l)];
 }
 static inline fmi_kv_pool *fmi_rows_at(const fmi_geom *g, uint32_t l)

@@ -233,10 +233,13 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
         room = fmi_kv_room(fmi_priv(m->source)->geom->lane[0]) >= source * layers;
         pages += source;
     }
-    if (g->recurs) /* one stage; states before, behind and between the steps under way */
-        room = fmi_kv_room(g->lane[0]) >= pages * g->attending &&
-               fmi_kv_room(g->states) >= 3 * (uint64_t)g->recurs;
-    for (uint32_t i = 0; i < g->split.stages && !g->recurs && room; i++)
+    bool alone = g->recurs || fm_layers_uneven(&g->sw); /* one stage */
+    if (alone)
+        room = room && fmi_kv_room(g->lane[0]) >= pages * (g->attending - g->at_full) &&
+               (!g->full || fmi_kv_room(g->full) >= pages * g->at_full);
+    if (g->recurs) /* states before, behind and between the steps under way */
+        room = room && fmi_kv_room(g->states) >= 3 * (uint64_t)g->recurs;
+    for (uint32_t i = 0; i < g->split.stages && !alone && room; i++)
         room = fmi_kv_room(g->lane[i]) >= pages * (g->split.begin[i + 1] - g->split.begin[i]);
     return s->running == 0 || room;
 }

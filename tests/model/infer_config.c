@@ -332,6 +332,58 @@ static bool is_needed(const char *key)
     return false;
 }
 
+/* Sizes by layer in both spellings, and which of its settings are not computed. */
+TEST(uneven_layers_are_read)
+{
+#define TYPES "\"layer_types\":[\"sliding_attention\",\"full_attention\"],\"head_dim\":12,"
+#define KV "\"num_key_value_heads\":2,\"hidden_size_per_layer_input\":0,"
+    fm_arch a = good("gemma4_text", KV TYPES "\"global_head_dim\":16,\"attention_k_eq_v\":true,"
+                                             "\"num_global_key_value_heads\":1");
+    assert_true(a.sw.full_head_dim == 16 && a.sw.full_kv_heads == 1 && a.sw.full_k_is_v);
+    assert_true(a.rope[0].kind == FM_ROPE_PART && a.rope[0].low == 2 && fm_arch_turns(&a, 0) == 16);
+    assert_true(a.rope[1].kind == FM_ROPE_DEFAULT && fm_arch_turns(&a, 1) == 12);
+    fm_arch b = good("gemma4_text", KV TYPES "\"attention_k_eq_v\":true,\"per_layer_config\":{"
+                                             "\"01\":{\"head_dim\":16,\"num_key_value_heads\":1}}");
+    assert_memory_equal(&a, &b, sizeof(a));
+    a = good("gemma4_text", KV TYPES "\"global_head_dim\":12,\"num_global_key_value_heads\":1");
+    assert_true(a.sw.full_head_dim == 0 && a.sw.full_kv_heads == 0); /* without attention_k_eq_v */
+    a = good("gemma4_text", KV "\"head_dim\":12,\"use_bidirectional_attention\":\"vision\","
+                               "\"layer_types\":[\"sliding_attention\",\"sliding_attention\"]");
+    assert_true(!fm_layer_is_full(&a.sw, 0) && fm_layer_is_full(&a.sw, 1)); /* the last always */
+    bad("gemma4_text", KV "\"use_bidirectional_attention\":\"all\"", FM_EUNSUPPORTED,
+        "use_bidirectional_attention");
+    bad("gemma4_text", KV "\"enable_moe_block\":true", FM_EUNSUPPORTED, "enable_moe_block");
+    bad("gemma4_text", KV TYPES "\"num_kv_shared_layers\":1", FM_EINVAL, "num_kv_shared_layers");
+    bad("gemma4_text", KV TYPES "\"num_kv_shared_layers\":2", FM_EINVAL, "num_kv_shared_layers");
+    bad("gemma4_text", KV TYPES "\"per_layer_config\":{\"0\":{\"head_dim\":16}}", FM_EUNSUPPORTED,
+        "per_layer_config");
+    bad("gemma4_text", KV TYPES "\"per_layer_config\":{\"2\":{\"head_dim\":16}}", FM_EINVAL,
+        "'2' is no layer");
+    bad("gemma4_text",
+        KV TYPES "\"per_layer_config\":{\"1\":{\"head_dim\":16},\"01\":{\"head_dim\":16}}",
+        FM_EINVAL, "'01' is no layer");
+    bad("gemma4_text", KV TYPES "\"per_layer_config\":{\"1\":{\"window\":16}}", FM_EUNSUPPORTED,
+        "window");
+    bad("gemma4_text",
+        KV TYPES "\"per_layer_config\":{\"0\":{\"head_dim\":8},\"1\":{\"head_dim\":16}}",
+        FM_EUNSUPPORTED, "several sizes");
+    bad("gemma4_text", "\"num_key_value_heads\":2,\"vocab_size_per_layer_input\":99",
+        FM_EUNSUPPORTED, "vocab_size_per_layer_input");
+    bad("gemma4_text", KV "\"head_dim\":11", FM_EINVAL, "even size");
+    bad("gemma4_text", KV "\"partial_rotary_factor\":0.5", FM_EUNSUPPORTED, "rotary settings");
+    bad("gemma4_text", KV "\"rope_parameters\":{\"rope_theta\":4}", FM_EUNSUPPORTED, "rope_theta");
+    bad("gemma4_text",
+        KV "\"rope_parameters\":{\"full_attention\":{\"rope_theta\":9,\"rope_type\":\"yarn\"},"
+           "\"sliding_attention\":{\"rope_theta\":9}}",
+        FM_EUNSUPPORTED, "yarn");
+    bad("gemma3_text",
+        "\"num_key_value_heads\":2,\"rope_parameters\":{\"full_attention\":{"
+        "\"rope_type\":\"proportional\"}}",
+        FM_EUNSUPPORTED, "proportional");
+#undef TYPES
+#undef KV
+}
+
 /* golden/defaults.json: what transformers makes of a config that says nothing. */
 TEST(absent_settings_mean_what_transformers_means)
 {
@@ -567,6 +619,7 @@ int main(void)
         cmocka_unit_test(silence_means_the_family_default),
         cmocka_unit_test(families_are_read_as_written),
         cmocka_unit_test(published_configs_are_read),
+        cmocka_unit_test(uneven_layers_are_read),
         cmocka_unit_test(absent_settings_mean_what_transformers_means),
         cmocka_unit_test(wrong_values_of_families_are_refused),
         cmocka_unit_test(generation_config_says_what_ends_a_text),

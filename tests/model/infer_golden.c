@@ -240,6 +240,16 @@ TEST(switched_families_match)
         check(names[i], "fast", FAST_LIMIT);
 }
 
+/* Heads of two sizes, keys that are values, shared keys and values, embeddings of each layer's own. */
+TEST(families_with_uneven_layers_match)
+{
+    static const char *const names[] = {"gemma4", "gemma4-plain", "gemma4-whole"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "exact", LIMIT);
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        check(names[i], "fast", FAST_LIMIT);
+}
+
 /* A device whose attention lacks what a family needs refuses it by name: true where that is so. */
 static bool refused_here(const char *name, const char *needle)
 {
@@ -485,6 +495,13 @@ TEST(adapters_are_found_by_the_names_of_the_class)
     check_adapter("modernbert");
 }
 
+/* Of products of the embeddings that each layer has of its own, and behind keys that are values. */
+TEST(adapters_of_uneven_layers_match)
+{
+    check_adapter("gemma4");
+    check_adapter("gemma4-whole");
+}
+
 /* Of layers that several others are, of an embedding and of what makes it as wide as the layers. */
 TEST(adapters_of_shared_layers_match)
 {
@@ -626,6 +643,8 @@ int main(void)
         cmocka_unit_test(kindred_families_match),
         cmocka_unit_test(recurrent_families_match),
         cmocka_unit_test(switched_families_match),
+        cmocka_unit_test(families_with_uneven_layers_match),
+        cmocka_unit_test(adapters_of_uneven_layers_match),
         cmocka_unit_test(families_of_their_own_match),
         cmocka_unit_test(biases_by_distance_match),
         cmocka_unit_test(families_of_experts_match),

@@ -166,6 +166,36 @@ TEST(rows_have_the_bits_of_lone_ones)
         }
 }
 
+/* Layers that share keys and values have no pages; rows that begin at an upper layer still read what
+ * that layer has of its own. */
+static const family uneven[] = {
+    {"\"model_type\":\"gemma4_text\"," SIZES
+     "\"head_dim\":8,\"global_head_dim\":12,\"attention_k_eq_v\":true,\"sliding_window\":20,"
+     "\"num_global_key_value_heads\":1,\"hidden_size_per_layer_input\":6,"
+     "\"vocab_size_per_layer_input\":64,\"num_kv_shared_layers\":1,\"use_double_wide_mlp\":true,"
+     "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"full_attention\","
+     "\"full_attention\"]",
+     "model.layers.2.self_attn.q_proj", "model.layers.1.mlp.up_proj.weight", 60000, 0, NULL},
+    {"\"model_type\":\"gemma4_text\"," SIZES
+     "\"head_dim\":8,\"global_head_dim\":16,\"sliding_window\":9,"
+     "\"hidden_size_per_layer_input\":4,\"vocab_size_per_layer_input\":70,"
+     "\"num_kv_shared_layers\":2,\"layer_types\":[\"sliding_attention\",\"full_attention\","
+     "\"sliding_attention\",\"full_attention\"]",
+     "model.layers.2.per_layer_input_gate", "model.layers.0.layer_scalar", 60000, 0, NULL},
+};
+
+TEST(rows_of_uneven_layers_have_the_bits_of_lone_ones)
+{
+    static const char *const modes[] = {"exact", "fast"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(uneven); i++)
+        for (size_t k = 0; k < FM_ARRAY_LEN(modes); k++) {
+            static world w;
+            make(&w, &uneven[i]);
+            check_mode(&w, modes[k]);
+            drop(&w);
+        }
+}
+
 /* ==== answers ==== */
 
 #define ASKS 9u
@@ -226,6 +256,41 @@ TEST(answers_to_one_prompt_share_it)
         assert_true(one_by_one.hits >= 6u * 96);
         drop(&w);
     }
+}
+
+TEST(answers_of_uneven_layers_share_a_prompt)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(uneven); i++) {
+        static world w;
+        static answers lone, together;
+        make(&w, &uneven[i]);
+        w.mode = "exact";
+        ask(&lone, &w, false, 1);
+        ask(&together, &w, true, ASKS);
+        assert_memory_equal(lone.token, together.token, sizeof(lone.token));
+        assert_true(lone.hits == 0);
+        assert_true(together.hits >= 6u * 96);
+        drop(&w);
+    }
+}
+
+TEST(uneven_layers_are_refused_by_name_where_they_do_not_run)
+{
+    static world w;
+    fm_model *m = NULL;
+    fm_arch a, local;
+    fmi_stage_split split;
+    make(&w, &uneven[0]);
+    w.mode = "exact";
+    fm_provider p = ik_provider(&w.mem);
+    tk_ok(fm_arch_of_tree(&a, w.tree[BASE], NULL, "it"));
+    tk_fails(fmi_shard_arch(&local, &a, 2, "it"), FM_EUNSUPPORTED, "over ranks; use one rank");
+    tk_fails(fmi_stage_split_of(&split, &a, 2, "it"), FM_EUNSUPPORTED, "over stages; use one");
+    fm_engine *e = engine_of(&w, 1, 8, true, 0);
+    vk_virtual(&w.mem, w.tree[TUNED], false, 3, 8);
+    tk_fails(fm_model_load(&m, e, w.tree[TUNED], &p, "it"), FM_EUNSUPPORTED, "virtual tokens");
+    fm_engine_free(e);
+    drop(&w);
 }
 
 /* Rewinds to any length, with rows behind. */
@@ -303,6 +368,9 @@ int main(void)
         cmocka_unit_test(rows_have_the_bits_of_lone_ones),
         cmocka_unit_test(answers_to_one_prompt_share_it),
         cmocka_unit_test(rewinds_go_on_from_the_last_mark),
+        cmocka_unit_test(rows_of_uneven_layers_have_the_bits_of_lone_ones),
+        cmocka_unit_test(answers_of_uneven_layers_share_a_prompt),
+        cmocka_unit_test(uneven_layers_are_refused_by_name_where_they_do_not_run),
         cmocka_unit_test(what_is_not_computed_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -480,6 +480,11 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                        "%s: training of an encoder and a decoder is not supported: they run, also "
                        "with adapters",
                        arch->family);
+    if (fm_layers_uneven(&arch->sw))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: training of layers with heads or inputs of their own is not supported: "
+                       "it runs, also with adapters",
+                       arch->family);
     if (arch->sw.embed_width || arch->sw.groups)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: training of %s is not supported: it runs, also with adapters",

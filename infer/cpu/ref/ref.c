@@ -397,7 +397,8 @@ fm_status fm_backend_cpu_ref(fm_backend **out)
                        .kernel_class = "oracle-f64",
                        .isa = "plain",
                        .host_visible = true,
-                       .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK,
+                       .attends = FM_ATTENDS_SINK | FM_ATTENDS_FIRST | FM_ATTENDS_TRAIN_SINK |
+                                  FM_ATTENDS_WIDE,
                        .close = ref_close,
 #define SLOT(op) .op = fmi_ref_##op,
                        FMI_REF_OPS(SLOT)

@@ -31,6 +31,12 @@ static fmi_gain gain_k(const fm_model *m, uint32_t l)
     return (fmi_gain){m->layers[l].k_norm, NULL};
 }
 
+static fmi_gain gain_v(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return (fmi_gain){m->ones, NULL};
+}
+
 /* Where q, k and v of all rows lie. */
 typedef struct qkv {
     float *q, *k, *v;
@@ -52,11 +58,25 @@ static uint32_t same_rope(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *r
     return j;
 }
 
+static uint32_t head_dim(const fmi_pass *p, uint32_t l)
+{
+    return fm_layer_head_dim(&p->g->sw, p->g->head_dim, l);
+}
+static uint32_t kv_heads(const fmi_pass *p, uint32_t l)
+{
+    return fm_layer_kv_heads(&p->g->sw, p->g->kv_heads, l);
+}
+static uint32_t turns_of(const fmi_pass *p, uint32_t l)
+{
+    const fm_switches *sw = &p->g->sw;
+    return sw->full_head_dim && fm_layer_is_full(sw, l) ? sw->full_head_dim : sw->rotary_dim;
+}
+
 /* Rotates `heads` heads of head_dim; where only the first elements turn, head by head. */
 static void rotate(fmi_pass *p, uint32_t l, float *x, size_t ld, uint32_t heads)
 {
     fm_backend *be = p->e->be;
-    uint32_t hd = p->g->head_dim, turns = p->g->sw.rotary_dim;
+    uint32_t hd = head_dim(p, l), turns = turns_of(p, l);
     bool pairs = p->g->sw.pairs;
     for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
         const fmi_rope *r = rope_of(p, l, i);
@@ -130,14 +150,18 @@ static fm_status project_gated(fmi_pass *p, uint32_t l, float *x, const qkv *t)
 static fm_status project(fmi_pass *p, uint32_t l, float *x, qkv *t)
 {
     const fmi_geom *g = p->g;
-    size_t qd = (size_t)g->heads * g->head_dim, kvd = (size_t)g->kv_heads * g->head_dim;
+    size_t qd = (size_t)g->heads * head_dim(p, l), kvd = (size_t)kv_heads(p, l) * head_dim(p, l);
     fm_fused fused = g->sw.fused;
+    bool k_is_v = g->sw.full_k_is_v && fm_layer_is_full(&g->sw, l);
     *t = (qkv){p->q, p->k, p->v, qd, kvd};
     if (g->sw.attn_gate)
         return project_gated(p, l, x, t);
     if (fused == FM_FUSED_NONE) {
         const fmi_out all[] = {{pick_q, {t->q, qd}}, {pick_k, {t->k, kvd}}, {pick_v, {t->v, kvd}}};
-        return fmi_linears(p, p->all, (fmi_matrix){x, g->hidden}, l, all, 3);
+        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, g->hidden}, l, all, k_is_v ? 2 : 3));
+        if (k_is_v)
+            p->e->be->copy_rows(p->e->be, t->v, kvd, t->k, kvd, NULL, p->m, (uint32_t)kvd);
+        return FM_OK;
     }
     size_t ld = qd + 2 * kvd;
     const fmi_out one = {pick_q, {p->fused, ld}};
@@ -152,7 +176,9 @@ static fm_status project(fmi_pass *p, uint32_t l, float *x, qkv *t)
 static void norm_heads(fmi_pass *p, uint32_t l, const qkv *t)
 {
     const fmi_geom *g = p->g;
-    uint32_t hd = g->head_dim, q = g->heads, k = g->kv_heads;
+    uint32_t hd = head_dim(p, l), q = g->heads, k = kv_heads(p, l);
+    if (g->sw.v_norm)
+        fmi_norm(p, p->all, FM_NORM_RMS, gain_v, l, t->v, t->v, k, hd);
     if (g->sw.qk_bare && (g->sw.layer[l] & FM_LAYER_NO_ROPE))
         return;
     if (g->sw.qk == FM_QK_HEAD) {
@@ -188,20 +214,20 @@ static void keep(fmi_pass *p, uint32_t l, const qkv *t, fm_kv_view kv)
                                   .sin = r->sin,
                                   .m = m,
                                   .nh = g->heads,
-                                  .nkv = g->kv_heads,
-                                  .hd = g->head_dim,
-                                  .turns = g->sw.rotary_dim};
+                                  .nkv = kv_heads(p, l),
+                                  .hd = head_dim(p, l),
+                                  .turns = turns_of(p, l)};
         be->keep_rows(be, &rows);
     }
     if (at_once)
         return;
     if (turns) {
         rotate(p, l, t->q, t->ldq, g->heads);
-        rotate(p, l, t->k, t->ldk, g->kv_heads);
+        rotate(p, l, t->k, t->ldk, kv_heads(p, l));
     }
     if (g->sw.qk_after)
         norm_heads(p, l, t);
-    be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, g->kv_heads, g->head_dim);
+    be->kv_write(be, kv, t->k, t->ldk, t->v, t->ldk, p->slot, p->m, kv_heads(p, l), head_dim(p, l));
 }
 
 /* The end of the parts from i on that have part i's sinks and biases; *rows: their rows. */
@@ -240,6 +266,20 @@ static void attend(fmi_pass *p, uint32_t l, const fm_attn *all)
     }
 }
 
+/* Sets t's queries in a layer that reads the keys and values of another. */
+static fm_status queries_alone(fmi_pass *p, uint32_t l, float *x, qkv *t)
+{
+    uint32_t hd = head_dim(p, l), heads = p->g->heads;
+    size_t qd = (size_t)heads * hd;
+    const fmi_out out = {pick_q, {p->q, qd}};
+    *t = (qkv){.q = p->q, .ldq = qd};
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, p->g->hidden}, l, &out, 1));
+    if (p->g->sw.qk == FM_QK_HEAD)
+        fmi_norm(p, p->all, FM_NORM_RMS, gain_q, l, t->q, t->q, heads, hd);
+    rotate(p, l, t->q, qd, heads);
+    return FM_OK;
+}
+
 /* Sets t, and writes keys and values to their pages. */
 static fm_status prepare(fmi_pass *p, uint32_t l, float *x, qkv *t, fm_kv_view kv)
 {
@@ -252,6 +292,8 @@ static fm_status prepare(fmi_pass *p, uint32_t l, float *x, qkv *t, fm_kv_view k
         be->kv_write(be, kv, t->k, wide, t->v, wide, p->slot, p->m, g->kv_heads, g->head_dim);
         return FM_OK;
     }
+    if (!fm_layer_keeps(&g->sw, l))
+        return queries_alone(p, l, x, t);
     FM_TRY(project(p, l, x, t));
     if (!g->sw.qk_after)
         norm_heads(p, l, t);
@@ -264,8 +306,9 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
 {
     fm_backend *be = p->e->be;
     const fmi_geom *g = p->g;
-    size_t qd = (size_t)g->heads * g->head_dim;
-    fm_kv_view kv = fmi_kv_view(g->pool);
+    size_t qd = (size_t)g->heads * head_dim(p, l);
+    uint32_t from_layer = fm_layer_kv_of(&g->sw, l) - g->begin;
+    fm_kv_view kv = fmi_kv_view(fmi_pool_at(g, l));
     bool slides = g->sw.layer[l] & FM_LAYER_SLIDES, both = g->sw.encoder && slides && g->window;
     bool chunk = g->sw.chunk && slides;
     const fm_arch *arch = &p->all.p[0].model->arch;
@@ -276,7 +319,7 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .q = t.q,
                          .ldq = t.ldq,
                          .kv = kv,
-                         .table = p->table,
+                         .table = p->tables + (size_t)from_layer * p->seqs * p->table_stride,
                          .table_stride = p->table_stride,
                          .seq = p->seq,
                          .pos = both            ? p->to
@@ -288,8 +331,8 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
                          .bias_zero = fmi_near_zero(arch),
                          .m = p->m,
                          .nh = g->heads,
-                         .nkv = g->kv_heads,
-                         .hd = g->head_dim,
+                         .nkv = kv_heads(p, l),
+                         .hd = head_dim(p, l),
                          .window = slides && !g->sw.encoder && !chunk ? g->window : 0,
                          .scale = g->sw.attn_scale,
                          .softcap = g->sw.attn_softcap,

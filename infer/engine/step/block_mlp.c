@@ -34,9 +34,10 @@ fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
     fm_backend *be = p->e->be;
     const fmi_geom *g = p->g;
     const fm_switches *sw = &g->sw;
-    fmi_matrix in = {x, g->hidden}, mid = {p->gate, g->inter};
-    const fmi_out both[] = {{pick_gate, {p->gate, g->inter}}, {pick_up, {p->up, g->inter}}};
-    const fmi_out fused = {pick_gate, {p->gate, 2 * (size_t)g->inter}};
+    uint32_t inter = fm_layer_inter(sw, g->inter, l);
+    fmi_matrix in = {x, g->hidden}, mid = {p->gate, inter};
+    const fmi_out both[] = {{pick_gate, {p->gate, inter}}, {pick_up, {p->up, inter}}};
+    const fmi_out fused = {pick_gate, {p->gate, 2 * (size_t)inter}};
     const fmi_out down = {pick_down, {y, g->hidden}};
     FM_TRY(sw->plain_mlp   ? fmi_linears(p, p->all, in, l, &both[1], 1)
            : sw->fused_mlp ? fmi_linears(p, p->all, in, l, &fused, 1)
@@ -44,15 +45,15 @@ fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
     if (sw->xielu) {
         run_xielu(p, l);
     } else if (sw->plain_mlp) {
-        be->act(be, sw->act, p->gate, g->inter, p->up, g->inter, NULL, 0, p->m, g->inter);
+        be->act(be, sw->act, p->gate, inter, p->up, inter, NULL, 0, p->m, inter);
     } else if (sw->fused_mlp) {
-        be->act(be, sw->act, p->up, g->inter, p->gate, 2 * (size_t)g->inter, p->gate + g->inter,
-                2 * (size_t)g->inter, p->m, g->inter);
+        be->act(be, sw->act, p->up, inter, p->gate, 2 * (size_t)inter, p->gate + inter,
+                2 * (size_t)inter, p->m, inter);
         mid.p = p->up;
     } else if (sw->act == FM_ACT_SILU) {
-        be->swiglu(be, p->gate, p->gate, p->up, (uint64_t)p->m * g->inter);
+        be->swiglu(be, p->gate, p->gate, p->up, (uint64_t)p->m * inter);
     } else {
-        be->act(be, sw->act, p->gate, g->inter, p->gate, g->inter, p->up, g->inter, p->m, g->inter);
+        be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, p->m, inter);
     }
     return fmi_linears(p, p->all, mid, l, &down, 1);
 }

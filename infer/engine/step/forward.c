@@ -6,6 +6,7 @@
  * pointer, since splitting them costs nothing. */
 #include "infer/engine/pipeline.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "infer/device/room.h"
@@ -62,23 +63,55 @@ static const fm_linear *pick_embed_map(const fm_model *m, uint32_t l)
     return &m->embed_map;
 }
 
+static const fm_linear *pick_per_map(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return &m->per_map;
+}
+static const fm_linear *pick_per_gate(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].per_gate;
+}
+static const fm_linear *pick_per_out(const fm_model *m, uint32_t l)
+{
+    return &m->layers[l].per_out;
+}
+static fmi_gain gain_per(const fm_model *m, uint32_t l)
+{
+    (void)l;
+    return (fmi_gain){m->per_norm, NULL};
+}
+static fmi_gain gain_per_post(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].per_post, NULL};
+}
+
 /* ==== embedding ==== */
 
-/* Looks rows of a table up: ids in the embedding, places in the positions. */
-static void look_up(fmi_pass *p, bool positions, const int32_t *ids, float *y, size_t h)
+static const fm_weight *table_embed(const fm_model *m)
+{
+    return m->embed.w;
+}
+static const fm_weight *table_positions(const fm_model *m)
+{
+    return m->positions.w;
+}
+static const fm_weight *table_per(const fm_model *m)
+{
+    return m->per_embed.w;
+}
+
+/* Looks rows of each model's table up. */
+static void look_up(fmi_pass *p, const fm_weight *(*table)(const fm_model *m), const int32_t *ids,
+                    float *y, size_t h)
 {
     fm_backend *be = p->e->be;
     for (uint32_t i = 0, j; i < p->all.n; i = j) {
         const fmi_part *first = &p->all.p[i];
-        const fm_model *a = first->model;
-        const fm_weight *w = positions ? a->positions.w : a->embed.w;
+        const fm_weight *w = table(first->model);
         uint32_t m = 0;
-        for (j = i; j < p->all.n; j++) {
-            const fm_model *b = p->all.p[j].model;
-            if ((positions ? b->positions.w : b->embed.w) != w)
-                break;
+        for (j = i; j < p->all.n && table(p->all.p[j].model) == w; j++)
             m += p->all.p[j].count;
-        }
         be->embed(be, y + first->begin * h, h, w, ids + first->begin, NULL, m);
     }
 }
@@ -117,7 +150,7 @@ static fm_status embed(fmi_pass *p)
     if (p->s->given)
         rc = be->upload(be, x, p->s->given + (size_t)p->row0 * h, (size_t)p->m * h * sizeof(float));
     else
-        look_up(p, false, p->ids, x, h);
+        look_up(p, table_embed, p->ids, x, h);
     if (!p->s->given)
         embed_terms(p, x, other, h);
     if (rc == FM_OK && !p->s->given)
@@ -129,7 +162,7 @@ static fm_status embed(fmi_pass *p)
         be->affine(be, x, h, h, NULL, part->model->types, part->begin, part->count, NULL);
     }
     if (sw->positions) {
-        look_up(p, true, p->place, other, h);
+        look_up(p, table_positions, p->place, other, h);
         be->add(be, x, other, (uint64_t)p->m * h);
     }
     if (sw->embed_norm)
@@ -137,6 +170,35 @@ static fm_status embed(fmi_pass *p)
     if (sw->embed_width)
         FM_THEN(rc, fmi_linears(p, p->all, (fmi_matrix){x, h}, 0, &map, 1));
     return rc;
+}
+
+/* Computes what each layer reads of its own, for all rows of the pass, also those that begin at an
+ * upper layer: (norm(map(embedding)) + row of the table) / sqrt(2). */
+static fm_status embed_layers(const fmi_pass *pass)
+{
+    fmi_pass p = *pass;
+    fm_backend *be = p.e->be;
+    const fm_switches *sw = &p.g->sw;
+    uint32_t h = p.g->hidden, wide = p.g->layers * sw->per_layer;
+    const fmi_out map = {pick_per_map, {p.per, wide}};
+    if (!sw->per_layer)
+        return FM_OK;
+    for (uint32_t i = 0; i < p.part_count; i++)
+        p.parts[i].begin = p.parts[i].at;
+    p.all = (fmi_parts){p.parts, p.part_count};
+    p.m = p.rows;
+    p.x = p.x0;
+    p.ids = p.ints + p.row0;
+    uint64_t n = (uint64_t)p.m * wide;
+    FM_TRY(embed(&p));
+    FM_TRY(fmi_linears(&p, p.all, (fmi_matrix){p.x, h}, 0, &map, 1));
+    be->scale(be, p.per, (float)(1.0 / sqrt((double)h)), n);
+    fmi_norm(&p, p.all, FM_NORM_RMS, gain_per, 0, p.per, p.per, p.g->layers, sw->per_layer);
+    look_up(&p, table_per, p.ids, p.per_map, wide);
+    be->scale(be, p.per_map, sw->per_layer_scale, n);
+    be->add(be, p.per, p.per_map, n);
+    be->scale(be, p.per, (float)(1.0 / sqrt(2.0)), n);
+    return FM_OK;
 }
 
 /* ==== layers ==== */
@@ -176,7 +238,7 @@ static void add_and_norm(fmi_pass *p, float *branch, fmi_gain_fn gain, uint32_t 
 }
 
 /* x = x + branch, with the family's norm or scale of the branch before, or norm of the sum after
- * it. next: the norm in front of the next branch, in next_layer. */
+ * it. next: the norm in front of the next branch, in next_layer; NULL: x is not yet what that reads. */
 static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_gain_fn next,
                  uint32_t next_layer)
 {
@@ -188,7 +250,7 @@ static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_g
         fmi_norm(p, p->all, sw->norm, post, l, branch, branch, 1, h);
     if (sw->residual_scale != 1.0f)
         be->scale(be, branch, sw->residual_scale, n);
-    if (norm_follows(p, next_layer)) {
+    if (next && norm_follows(p, next_layer)) {
         add_and_norm(p, branch, next, next_layer);
         return;
     }
@@ -228,6 +290,31 @@ static fm_status mixing(fmi_pass *p, uint32_t l, float *x, float *y)
     return fm_layer_attends(&p->g->sw, l) ? fmi_attention(p, l, x, y) : fmi_recurrent(p, l, x, y);
 }
 
+/* What stands behind the branches: x + norm(out(act(gate(x)) * the layer's own input)), and the
+ * layer's number. */
+static fm_status finish_layer(fmi_pass *p, uint32_t l)
+{
+    fm_backend *be = p->e->be;
+    const fm_switches *sw = &p->g->sw;
+    uint32_t h = p->g->hidden, n = sw->per_layer;
+    size_t wide = (size_t)p->g->layers * n, row = (size_t)(p->x - p->x0) / h;
+    const fmi_out gate = {pick_per_gate, {p->gate, n}}, out = {pick_per_out, {p->o, h}};
+    if (n) {
+        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){p->x, h}, l, &gate, 1));
+        be->act(be, sw->act, p->gate, n, p->gate, n, p->per + row * wide + (size_t)l * n, wide,
+                p->m, n);
+        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){p->gate, n}, l, &out, 1));
+        fmi_norm(p, p->all, sw->norm, gain_per_post, l, p->o, p->o, 1, h);
+        be->add(be, p->x, p->o, (uint64_t)p->m * h);
+    }
+    for (uint32_t i = 0; sw->layer_scale && i < p->all.n; i++) {
+        const fmi_part *part = &p->all.p[i];
+        be->affine(be, p->x, h, h, part->model->layers[l].scale, NULL, part->begin, part->count,
+                   NULL);
+    }
+    return FM_OK;
+}
+
 /* The feed-forward branch behind, or without, one that mixes positions. */
 static fm_status second_branch(fmi_pass *p, uint32_t l, fmi_gain_fn after)
 {
@@ -240,7 +327,8 @@ static fm_status second_branch(fmi_pass *p, uint32_t l, fmi_gain_fn after)
 static fm_status layer(fmi_pass *p, uint32_t l)
 {
     fm_backend *be = p->e->be;
-    fmi_gain_fn after = l + 1 < p->g->layers ? gain_first : gain_final;
+    bool more = p->g->sw.per_layer || p->g->sw.layer_scale;
+    fmi_gain_fn after = more ? NULL : l + 1 < p->g->layers ? gain_first : gain_final;
     if (!fm_layer_mixes(&p->g->sw, l))
         return second_branch(p, l, after);
     FM_TRY(mixing(p, l, input_of(p, l, gain_attn), p->o));
@@ -263,7 +351,8 @@ static fm_status layer(fmi_pass *p, uint32_t l)
         FM_TRY(fmi_cross(p, l, input_of(p, l, gain_cross), p->o));
         join(p, l, p->o, gain_cross_post, gain_mlp, l);
     }
-    return second_branch(p, l, after);
+    FM_TRY(second_branch(p, l, after));
+    return more ? finish_layer(p, l) : FM_OK;
 }
 
 /* ==== the ends ==== */
@@ -346,6 +435,7 @@ static fm_status beginning(fmi_pass *p, uint32_t begin)
 {
     if (begin > 0)
         return fmi_pipe_receive(p, begin);
+    FM_TRY(embed_layers(p));
     fmi_pass_enter(p, 0);
     FM_TRY(embed(p));
     FM_TRY(tap(p, 0, p->x));

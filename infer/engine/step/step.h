@@ -159,8 +159,10 @@ typedef struct fmi_pass {
         *latent;
     float *mixed, *steps; /* recurrent blocks: behind the convolution; smaller products. steps:
                            * gates of attention */
+    /* [rows, layers, per_layer] of all rows of the pass: what each layer reads; scratch. */
+    float *per, *per_map;
 } fmi_pass;
-#define FMI_ACTIVATIONS 18u
+#define FMI_ACTIVATIONS 20u
 
 /* ---- linears.c ---- */
 

@@ -76,8 +76,9 @@ fm_status fmi_upload_places(fmi_step *s, uint32_t n, const fm_row *rows)
 static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
 {
     const fm_switches *s = &g->sw;
-    size_t h = g->hidden, q = (size_t)g->heads * g->head_dim;
-    size_t kv = (size_t)g->kv_heads * g->head_dim, inter = g->inter;
+    size_t hd = FM_MAX(g->head_dim, s->full_head_dim), h = g->hidden, q = (size_t)g->heads * hd;
+    size_t kv = (size_t)FM_MAX(g->kv_heads, s->full_kv_heads) * hd;
+    size_t inter = FM_MAX((size_t)g->inter * (s->wide_shared ? 2 : 1), (size_t)s->per_layer);
     size_t wide = s->kv_rank ? (size_t)g->heads * (s->nope + s->v_dim) : 0; /* and all values */
     size_t latent = s->kv_rank ? s->kv_rank + (size_t)g->head_dim - s->nope : 0;
     size_t qkv = s->fused ? q + 2 * kv : wide, up = FM_MAX(inter, (size_t)s->shared_inter);
@@ -111,7 +112,9 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
         (size_t)s->experts * (s->router_bias ? 2 : 1) + (s->shared_expert ? 1 : 0),
         FM_MAX(FM_MAX(latent, (size_t)s->q_rank), (size_t)s->expert_in),
         s->rec.channels,
-        FM_MAX(steps, gated)};
+        FM_MAX(steps, gated),
+        (size_t)g->layers * s->per_layer,
+        (size_t)g->layers * s->per_layer};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
         size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
 }
@@ -128,10 +131,10 @@ size_t fmi_act_floats(const fmi_geom *g, uint32_t rows)
 void fmi_carve(fmi_pass *p)
 {
     size_t size[FMI_ACTIVATIONS];
-    float **fields[FMI_ACTIVATIONS] = {&p->x,      &p->xn,    &p->q,    &p->k,  &p->v,
-                                       &p->att,    &p->o,     &p->gate, &p->up, &p->scaled,
-                                       &p->fused,  &p->other, &p->xr,   &p->yr, &p->router,
-                                       &p->latent, &p->mixed, &p->steps};
+    float **fields[FMI_ACTIVATIONS] = {&p->x,      &p->xn,    &p->q,     &p->k,   &p->v,
+                                       &p->att,    &p->o,     &p->gate,  &p->up,  &p->scaled,
+                                       &p->fused,  &p->other, &p->xr,    &p->yr,  &p->router,
+                                       &p->latent, &p->mixed, &p->steps, &p->per, &p->per_map};
     float *at = p->s->act;
     layout(p->g, p->s->max_rows, size);
     for (size_t f = 0; f < FMI_ACTIVATIONS; f++) {

@@ -59,6 +59,10 @@ nemo_moe = dict(n_routed_experts=6, num_experts_per_tok=3, moe_intermediate_size
 some = dict(num_experts=3, num_experts_per_tok=2, moe_intermediate_size=8, shared_expert_intermediate_size=12)
 state = dict(vocab_size=V, hidden_size=16, num_hidden_layers=2, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 slides = ["sliding_attention", "full_attention"]
+g4 = dict(sm, num_attention_heads=6, head_dim=8, sliding_window=8, num_hidden_layers=6)
+g4_types = ["sliding_attention", "full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+g4_rope = {"sliding_attention": dict(rope_type="default", rope_theta=50.0), "full_attention": dict(rope_type="proportional", partial_rotary_factor=0.5,
+    rope_theta=1000.0)}
 eye = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, image_size=8, patch_size=4)
 qwen_eye = dict(depth=1, hidden_size=8, intermediate_size=8, num_heads=2, patch_size=4, out_hidden_size=16, fullatt_block_indexes=[0])
 later = {
@@ -186,6 +190,13 @@ later = {
  "albert-groups": tf.AlbertConfig(**dict(base, hidden_size=16, num_hidden_layers=5), intermediate_size=24, embedding_size=24, num_hidden_groups=2, inner_group_num=2,
     hidden_act="gelu"),
  "electra-small": tf.ElectraConfig(**dict(base, hidden_size=16), embedding_size=8, intermediate_size=24),
+ "gemma4": tf.Gemma4TextConfig(**g4, global_head_dim=12, num_global_key_value_heads=1, attention_k_eq_v=True, hidden_size_per_layer_input=6,
+    vocab_size_per_layer_input=V + 3, num_kv_shared_layers=3, use_double_wide_mlp=True, final_logit_softcapping=3.0, layer_types=g4_types, rope_parameters=g4_rope),
+ "gemma4-plain": tf.Gemma4TextConfig(**dict(g4, num_hidden_layers=3), global_head_dim=16, hidden_size_per_layer_input=0, attention_bias=True,
+    tie_word_embeddings=False, layer_types=["sliding_attention", "full_attention", "full_attention"]),
+ "gemma4-whole": tf.Gemma4Config(text_config=dict(dict(g4, num_hidden_layers=4), model_type="gemma4_text", global_head_dim=6, hidden_size_per_layer_input=4,
+    vocab_size_per_layer_input=V, num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2, use_bidirectional_attention="vision"),
+    vision_config=dict(eye, model_type="gemma4_vision", head_dim=4, num_key_value_heads=2, position_embedding_size=16), audio_config=None),
  "granitemoe": tf.GraniteMoeConfig(**sm, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
     logits_scaling=8.0, attention_bias=True, rope_parameters=rope(rope_type="default")),
  "granitemoeshared": tf.GraniteMoeSharedConfig(**few, num_local_experts=5, num_experts_per_tok=3, shared_intermediate_size=20, embedding_multiplier=6.0,
@@ -218,7 +229,10 @@ for name, cfg in A.items():
     m = make(name, cfg).float().eval()
     g = torch.Generator().manual_seed(2)
     for n, p in m.named_parameters(): p.data += (1.0 if n.endswith("sinks") else 0.12) * torch.randn(p.shape, generator=g)
+    for n, p in m.named_parameters():
+        if name.startswith("gemma4") and "q_norm" in n: p.data *= 0.3  # its scores have no scale of their own
     for n, p in m.named_buffers():
+        if n.endswith("layer_scalar"): p.data = (1 + 0.3 * torch.randn(p.shape, generator=g)).bfloat16().float()
         if "e_score_correction_bias" in n or "expert_bias" in n: p.data += (0.3 * torch.randn(p.shape, generator=g)).bfloat16().float()
     if getattr(cfg, "tie_word_embeddings", False): m.tie_weights()
     for p in m.parameters(): p.data = p.data.bfloat16().float()

@@ -84,7 +84,7 @@ def as_stored(grads, kind):
 
 for family in only or sorted(os.listdir(root)):
     if "fp8" in family or "fp4" in family: continue
-    if family.startswith(("deepseek", "albert", "electra-small", "qwen3_next", "qwen3_5", "llama4")): continue  # does not train
+    if family.startswith(("deepseek", "albert", "electra-small", "qwen3_next", "qwen3_5", "llama4", "gemma4")): continue  # does not train
     d = os.path.join(root, family)
     config = tf.AutoConfig.from_pretrained(d)
     if config.model_type in ("roberta", "distilbert", "electra", "nomic_bert", "mpnet", "modernbert") or getattr(config, "use_bidirectional_attention", False):

@@ -18,7 +18,9 @@ for family, auto, task in (("mistral3", tf.AutoModelForImageTextToText, "CAUSAL_
                            ("nemotron_h-latent", tf.AutoModelForCausalLM, "CAUSAL_LM"),
                            ("falcon_h1", tf.AutoModelForCausalLM, "CAUSAL_LM"),
                            ("t5", tf.AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM"),
-                           ("t5-gated", tf.AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM"), ("bart", tf.AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM")):
+                           ("t5-gated", tf.AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM"), ("bart", tf.AutoModelForSeq2SeqLM, "SEQ_2_SEQ_LM"),
+                           ("gemma4", tf.AutoModelForCausalLM, "CAUSAL_LM"),
+                           ("gemma4-whole", tf.AutoModelForImageTextToText, "CAUSAL_LM")):
     if only and family not in only: continue
     model = auto.from_pretrained(os.path.join(src, family), attn_implementation="eager", dtype=torch.float32).eval()
     text = "language_model.*" if auto is tf.AutoModelForImageTextToText else "layers.*"
@@ -26,6 +28,7 @@ for family, auto, task in (("mistral3", tf.AutoModelForImageTextToText, "CAUSAL_
     if family == "modernbert": target = ".*layers.*(Wqkv|Wi|mlp.Wo)"
     if "_h" in family: target = ".*layers.*(in_proj|q_proj|k_proj|up_proj|down_proj|gate_proj|latent_proj)"
     if "t5" in family or family == "bart": target = ".*[.](q|k|v|o|wi|wo|q_proj|k_proj|v_proj|out_proj|fc1|fc2)"
+    if family == "gemma4": target = ".*(q_proj|k_proj|down_proj|per_layer_input_gate|per_layer_projection|per_layer_model_projection)"
     config = peft.LoraConfig(task_type=task, r=1, lora_alpha=2, target_modules=target, use_dora=family == "bart")
     if family == "t5-gated": config = peft.IA3Config(task_type=task, target_modules=["k", "v", "wo"], feedforward_modules=["wo"])
     model = peft.get_peft_model(model, config).eval()
