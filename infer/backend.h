@@ -477,6 +477,7 @@ struct fm_backend {
     /* Their gradients: training of such a model is refused where its operation is missing. */
     void (*convolve_grad)(fm_backend *be, const fm_convolve_grad *g);
     void (*scan_grad)(fm_backend *be, const fm_scan_grad *g);
+    void (*delta_grad)(fm_backend *be, const fm_delta_grad *g);
     /* Training: this and linears_dx give the bits of the calls that they stand for, with fewer
      * bytes moved. products(list), then terms(term), whose x and y are rows of the products' x and
      * y. made not NULL: swiglu(made) comes first, but x need not hold its result afterwards. */
@@ -545,7 +546,7 @@ struct fm_backend {
     X(weight_floats) X(weight_for_dx) X(keep_stored) X(products_terms) X(linears_dx)
 /* clang-format on */
 #define FM_BACKEND_RECURRENT(X) X(convolve) X(scan) X(delta)
-#define FM_BACKEND_RECURRENT_TRAINING(X) X(convolve_grad) X(scan_grad)
+#define FM_BACKEND_RECURRENT_TRAINING(X) X(convolve_grad) X(scan_grad) X(delta_grad)
 /* Declares a function that fits the slot. */
 #define FM_BACKEND_FN(slot, name) __typeof__(*((fm_backend *)0)->slot) name
 

@@ -130,4 +130,39 @@ typedef struct fm_delta {
     uint32_t hk, hv, dk, dv;
 } fm_delta;
 
+/* The gradient of a delta rule of sequences that all begin in the list: d.rows.from has no pages.
+ * Everything of d but y and the pages is read. Set are dq, dk (before their division, sums over the
+ * heads that share them), dv, da (before softplus) and db (before sigmoid); da_log and ddt_bias +=
+ * (NULL: frozen). The states are computed again, from those before every FM_SCAN_CHUNK-th entry. */
+typedef struct fm_delta_grad {
+    fm_delta d;
+    const float *dy;
+    size_t lddy;
+    float *dq, *dk, *dv; /* lddx apart, not among the inputs */
+    size_t lddx;
+    float *da, *db; /* ldda apart */
+    size_t ldda;
+    float *da_log, *ddt_bias;
+    float *work; /* fm_delta_grad_floats, of any value */
+} fm_delta_grad;
+
+/* Blocks of FM_SCAN_LANES columns of a head each: a state before each chunk, the gradient of a
+ * state; of each head the states of one block in a chunk, and its share of a chunk's dq and dk. */
+static inline size_t fm_delta_blocks(const fm_delta *d)
+{
+    return (size_t)d->hv * ((d->dv + FM_SCAN_LANES - 1) / FM_SCAN_LANES);
+}
+
+static inline size_t fm_delta_chunks(const fm_delta *d)
+{
+    return (d->rows.m + FM_SCAN_CHUNK - 1) / FM_SCAN_CHUNK;
+}
+
+static inline size_t fm_delta_grad_floats(const fm_delta *d)
+{
+    return ((fm_delta_chunks(d) + 1) * fm_delta_blocks(d) * FM_SCAN_LANES +
+            (size_t)d->hv * FM_SCAN_CHUNK * (FM_SCAN_LANES + 2)) *
+           d->dk;
+}
+
 #endif

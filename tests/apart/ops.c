@@ -350,20 +350,48 @@ static void run_delta(fm_backend *in, const void *v)
     in->delta(in, v);
 }
 
+static void delta_args(apart *a, fm_delta *d, const char *op)
+{
+    states_args(a, &d->rows, op);
+    TO(d->y);
+    TO(d->q);
+    TO(d->k);
+    TO(d->v);
+    TO(d->a);
+    TO(d->b);
+    TO(d->a_log);
+    TO(d->dt_bias);
+}
+
+static void run_delta_grad(fm_backend *in, const void *v)
+{
+    in->delta_grad(in, v);
+}
+
+static void op_delta_grad(fm_backend *be, const fm_delta_grad *ask)
+{
+    static const char op[] = "=delta_grad";
+    apart *a = apart_of(be);
+    fm_delta_grad t = *ask;
+    delta_args(a, &t.d, op);
+    TO(t.dy);
+    TO(t.dq);
+    TO(t.dk);
+    TO(t.dv);
+    TO(t.da);
+    TO(t.db);
+    TO(t.da_log);
+    TO(t.ddt_bias);
+    TO(t.work);
+    apart_push(a, run_delta_grad, op, &t, sizeof(t));
+}
+
 static void op_delta(fm_backend *be, const fm_delta *ask)
 {
     static const char op[] = "=delta";
     apart *a = apart_of(be);
     fm_delta t = *ask;
-    states_args(a, &t.rows, op);
-    TO(t.y);
-    TO(t.q);
-    TO(t.k);
-    TO(t.v);
-    TO(t.a);
-    TO(t.b);
-    TO(t.a_log);
-    TO(t.dt_bias);
+    delta_args(a, &t, op);
     apart_push(a, run_delta, op, &t, sizeof(t));
 }
 
@@ -499,7 +527,7 @@ TERMS(terms_grad)
 #define LISTED(X)                                                                                  \
     X(products, ) X(lora, ) X(scalings, ) X(route, ) X(route_grad, ) X(attention, ) X(kv_copy, )   \
     X(kv_write, ) X(self_attention, ) X(self_attention_grad, ) X(terms, ) X(terms_grad, )          \
-    X(convolve, ) X(convolve_grad, ) X(scan, ) X(scan_grad, ) X(delta, )
+    X(convolve, ) X(convolve_grad, ) X(scan, ) X(scan_grad, ) X(delta, ) X(delta_grad, )
 /* clang-format on */
 
 /* ==== sampling, by the host's sampler ==== */

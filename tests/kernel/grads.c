@@ -471,6 +471,73 @@ static void scan_setup(fd *f)
     f->gradient = scan_gradient;
 }
 
+/* ---- delta: heads of keys, of values, dk, dv ---- */
+static fm_delta delta_of(fd *f)
+{
+    const uint32_t *d = f->dim;
+    uint32_t q = d[0] * d[2], v = d[1] * d[3];
+
+    return (fm_delta){.rows = two_sequences(),
+                      .y = f->out,
+                      .ldy = v,
+                      .q = f->in[0],
+                      .k = f->in[0] + q,
+                      .v = f->in[0] + 2 * (size_t)q,
+                      .ldx = 2 * q + v,
+                      .a = f->in[1],
+                      .b = f->in[2],
+                      .lda = d[1],
+                      .a_log = f->in[3],
+                      .dt_bias = f->in[4],
+                      .hk = d[0],
+                      .hv = d[1],
+                      .dk = d[2],
+                      .dv = d[3]};
+}
+
+static void delta_run(fd *f)
+{
+    fm_delta d = delta_of(f);
+
+    f->ref->delta(f->ref, &d);
+}
+
+static void delta_gradient(fd *f)
+{
+    uint32_t q = f->dim[0] * f->dim[2];
+    fm_delta_grad g = {.d = delta_of(f),
+                       .dy = f->dout,
+                       .dq = f->grad[0],
+                       .dk = f->grad[0] + q,
+                       .dv = f->grad[0] + 2 * (size_t)q,
+                       .da = f->grad[1],
+                       .db = f->grad[2],
+                       .da_log = f->grad[3],
+                       .ddt_bias = f->grad[4],
+                       .work = f->aux};
+    g.lddy = g.d.ldy;
+    g.lddx = g.d.ldx;
+    g.ldda = g.d.lda;
+    f->be->delta_grad(f->be, &g);
+}
+
+static void delta_setup(fd *f)
+{
+    const uint32_t *d = f->dim;
+    uint32_t wide = 2 * d[0] * d[2] + d[1] * d[3];
+
+    fd_in(f, (size_t)RECUR_ROWS * wide, 1.0);
+    fd_in(f, (size_t)RECUR_ROWS * d[1], 1.0);
+    fd_in(f, (size_t)RECUR_ROWS * d[1], 1.0);
+    fd_in(f, d[1], 1.0);
+    fd_in(f, d[1], 1.0);
+    fd_out(f, (size_t)RECUR_ROWS * d[1] * d[3]);
+    const fm_delta t = delta_of(f);
+    f->aux = kk_in(&f->k, fm_delta_grad_floats(&t), 0.0);
+    f->forward = delta_run;
+    f->gradient = delta_gradient;
+}
+
 /* The same with a bias by distance; the window of an encoder reaches to both sides. */
 static float near_bias[4][128];
 
@@ -724,6 +791,7 @@ TEST(recurrences_have_the_right_slopes)
 {
     static const uint32_t plain[] = {5, 4, 0}, gated[] = {19, 3, 1}, single[] = {3, 1, 1};
     static const uint32_t heads[] = {4, 19, 2, 5, 0}, channels[] = {1, 21, 1, 3, 1};
+    static const uint32_t delta[] = {2, 4, 5, 19};
 
     kk_cpu_only();
     fd_check("convolve", convolve_setup, plain);
@@ -731,6 +799,7 @@ TEST(recurrences_have_the_right_slopes)
     fd_check("convolve with one weight", convolve_setup, single);
     fd_check("scan by head", scan_setup, heads);
     fd_check("scan by channel", scan_setup, channels);
+    fd_check("delta", delta_setup, delta);
 }
 
 TEST(losses_have_the_right_slopes)

@@ -112,15 +112,26 @@ static void case_scan(kk *k, const uint32_t *dim)
     k->be->scan(k->be, &s);
 }
 
-/* dim as in case_scan; the sequences end within chunks of the gradient, or at their ends. */
+/* Sequences that end within chunks of the gradients, or at their ends. */
 #define LONG_ROWS 150u
+static fm_state_rows long_rows(kk *k)
+{
+    int32_t *row = kk_shuffled(k, LONG_ROWS), *from = kk_alloc(k, LONG_ROWS * sizeof *from);
+    int32_t *to = kk_alloc(k, LONG_ROWS * sizeof *to);
+
+    for (uint32_t i = 0; i < LONG_ROWS; i++) {
+        from[i] = i == 0 || i == 40 || i == 41 || i == 128 ? FM_STATE_NONE : FM_STATE_ON;
+        to[i] = FM_STATE_NONE;
+    }
+    return (fm_state_rows){.row = row, .from = from, .to = to, .m = LONG_ROWS};
+}
+
+/* dim as in case_scan */
 static void case_scan_grad(kk *k, const uint32_t *dim)
 {
     uint32_t n = dim[0] * dim[1], own = dim[4] ? n : dim[0], bc = dim[2] * dim[3];
     size_t rates = dim[4] ? (size_t)n * dim[3] : own;
-    int32_t *row = kk_shuffled(k, LONG_ROWS), *from = kk_alloc(k, LONG_ROWS * sizeof *from);
-    int32_t *to = kk_alloc(k, LONG_ROWS * sizeof *to);
-    fm_scan_grad g = {.s = {.rows = {.row = row, .from = from, .to = to, .m = LONG_ROWS},
+    fm_scan_grad g = {.s = {.rows = long_rows(k),
                             .ldx = n + 1,
                             .ldb = bc + 3,
                             .lddt = own,
@@ -136,10 +147,6 @@ static void case_scan_grad(kk *k, const uint32_t *dim)
                       .lddb = bc + 1,
                       .ldddt = own + 1};
 
-    for (uint32_t i = 0; i < LONG_ROWS; i++) {
-        from[i] = i == 0 || i == 40 || i == 41 || i == 128 ? FM_STATE_NONE : FM_STATE_ON;
-        to[i] = FM_STATE_NONE;
-    }
     g.s.x = kk_in(k, (size_t)LONG_ROWS * g.s.ldx, 2.0);
     g.s.b = kk_in(k, (size_t)LONG_ROWS * g.s.ldb, 1.5);
     g.s.c = kk_in(k, (size_t)LONG_ROWS * g.s.ldb, 1.5);
@@ -183,6 +190,40 @@ static void case_delta(kk *k, const uint32_t *dim)
     k->be->delta(k->be, &d);
 }
 
+/* dim as in case_delta; the rows of case_scan_grad */
+static void case_delta_grad(kk *k, const uint32_t *dim)
+{
+    uint32_t q = dim[0] * dim[2], v = dim[1] * dim[3];
+    fm_delta_grad g = {.d = {.rows = long_rows(k),
+                             .ldx = 2 * q + v,
+                             .lda = dim[1] + 1,
+                             .hk = dim[0],
+                             .hv = dim[1],
+                             .dk = dim[2],
+                             .dv = dim[3]},
+                       .lddy = v + 1,
+                       .lddx = 2 * q + v + 2,
+                       .ldda = dim[1] + 2};
+
+    g.d.q = kk_in(k, (size_t)LONG_ROWS * g.d.ldx, 2.0);
+    g.d.k = g.d.q + q;
+    g.d.v = g.d.q + 2 * (size_t)q;
+    g.d.a = kk_in(k, (size_t)LONG_ROWS * g.d.lda, 4.0);
+    g.d.b = kk_in(k, (size_t)LONG_ROWS * g.d.lda, 4.0);
+    g.d.a_log = kk_in(k, dim[1], 1.0);
+    g.d.dt_bias = kk_in(k, dim[1], 1.0);
+    g.dy = kk_in(k, (size_t)LONG_ROWS * g.lddy, 1.0);
+    g.dq = kk_out(k, (size_t)LONG_ROWS * g.lddx, 1.0);
+    g.dk = g.dq + q;
+    g.dv = g.dq + 2 * (size_t)q;
+    g.da = kk_out(k, (size_t)LONG_ROWS * g.ldda, 1.0);
+    g.db = kk_out(k, (size_t)LONG_ROWS * g.ldda, 1.0);
+    g.da_log = kk_out(k, dim[1], 1.0);
+    g.ddt_bias = kk_out(k, dim[1], 1.0);
+    g.work = kk_alloc(k, fm_delta_grad_floats(&g.d) * sizeof(float));
+    k->be->delta_grad(k->be, &g);
+}
+
 TEST(scans_equal_the_oracle)
 {
     static const uint32_t dims[][5] = {{1, 1, 1, 1, 0},  {4, 8, 2, 16, 0},  {2, 64, 1, 128, 0},
@@ -196,6 +237,8 @@ TEST(scans_equal_the_oracle)
         kk_check("scan_grad", case_scan_grad, dims[i], TOL_GRAD);
     for (size_t i = 0; i < FM_ARRAY_LEN(delta); i++)
         kk_check("delta", case_delta, delta[i], TOL_SUM);
+    for (size_t i = 0; i < FM_ARRAY_LEN(delta); i++)
+        kk_check("delta_grad", case_delta_grad, delta[i], TOL_GRAD);
 }
 
 TEST(convolutions_equal_the_oracle)

@@ -444,27 +444,6 @@ TEST(layers_of_one_block_or_of_blocks_beside_each_other_are_not_trained_yet)
     fm_engine_free(e);
 }
 
-TEST(the_delta_rule_is_not_trained_yet)
-{
-    static const char *const names[] = {"qwen3_next", "qwen3_5", "qwen3_5_moe"};
-    int32_t ids[8] = {3, 4, 5, 6, 7, 8, 9, 10};
-    fm_engine *e = ik_engine(1, 64);
-
-    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
-        char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, names[i]);
-        fm_source *src = NULL;
-        fm_train_result g;
-        double loss;
-        tk_ok(fm_source_open(&src, dir));
-        fm_provider p = fm_source_provider(src);
-        tk_fails(fm_train_gradients(e, fm_source_tree(src), &p, ids, ids, 1, 8, &loss, &g),
-                 FM_EUNSUPPORTED, "recurrent layers, whose gradients are not computed yet");
-        fm_source_close(src);
-        fm_free(dir);
-    }
-    fm_engine_free(e);
-}
-
 /* ---- data ---- */
 static fm_dataset *six_blocks(void)
 {
@@ -571,7 +550,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_jobs_are_refused_by_name),
         cmocka_unit_test(layers_of_one_block_or_of_blocks_beside_each_other_are_not_trained_yet),
-        cmocka_unit_test(the_delta_rule_is_not_trained_yet),
         cmocka_unit_test(gradients_equal_those_of_hugging_face),
         cmocka_unit_test(one_and_two_threads_give_the_same_bits),
         cmocka_unit_test(a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one),

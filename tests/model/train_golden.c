@@ -96,7 +96,10 @@ static const char *const recurrent[] = {"lfm2",
                                         "bamba",
                                         "granitemoehybrid",
                                         "granitemoehybrid-rope",
-                                        "granitemoehybrid-experts"};
+                                        "granitemoehybrid-experts",
+                                        "qwen3_next",
+                                        "qwen3_5",
+                                        "qwen3_5_moe"};
 
 /* A device without biases by distance, or without gradients of recurrences, refuses these families
  * (tests/model/infer_golden.c). */
@@ -110,8 +113,9 @@ static bool lacks(const char *family)
         return false;
     fm_engine *e = ik_engine(1, 64);
     const fm_backend *be = fm_engine_backend(e);
-    bool missing = biased ? !(be->attends & FM_ATTENDS_TRAIN_BIAS)
-                          : !be->convolve || !be->convolve_grad || !be->scan_grad;
+    bool missing = biased
+                       ? !(be->attends & FM_ATTENDS_TRAIN_BIAS)
+                       : !be->convolve || !be->convolve_grad || !be->scan_grad || !be->delta_grad;
     fm_engine_free(e);
     return missing;
 }
@@ -239,7 +243,10 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "bamba",
                                            "granitemoehybrid",
                                            "granitemoehybrid-rope",
-                                           "granitemoehybrid-experts"};
+                                           "granitemoehybrid-experts",
+                                           "qwen3_next",
+                                           "qwen3_5",
+                                           "qwen3_5_moe"};
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i++)
         check_family(families[i], fm_json_get(all, families[i]));
     assert_int_equal(FM_ARRAY_LEN(families) + 8, fm_json_count(all)); /* and the encoders below */
@@ -529,7 +536,7 @@ static void check_refused(const char *family, fm_method method, const char *targ
     fm_source_close(t.src);
 }
 
-/* Virtual tokens would have to leave a state, and some of Mamba's products are past their modules. */
+/* Virtual tokens would have to leave a state; some of Mamba's products are past their modules. */
 TEST(what_recurrent_layers_cannot_have_is_refused_by_name)
 {
     for (size_t i = 0; i < FM_ARRAY_LEN(recurrent); i++) {
@@ -539,6 +546,55 @@ TEST(what_recurrent_layers_cannot_have_is_refused_by_name)
     check_refused("mamba", FM_METHOD_LORA, "dt_proj", FM_EBASE, "no module 'dt_proj'");
     check_refused("mamba", FM_METHOD_LORA, "out_proj", FM_EBASE, "no module 'out_proj'");
     check_refused("mamba2", FM_METHOD_LORA, "out_proj", FM_EBASE, "no module 'out_proj'");
+}
+
+/* Value i of the tensor whose name ends so; results are BF16, as the parent's file. */
+static double value_of(const fm_train_result *r, const char *end, size_t i)
+{
+    for (size_t k = 0; k < r->count; k++) {
+        const fm_trained *t = &r->tensors[k];
+        const char *at = strstr(t->name, end);
+        if (!at || strcmp(at, end) != 0)
+            continue;
+        assert_int_equal(t->dtype, FM_BF16);
+        uint32_t bits = (uint32_t)((const uint16_t *)(const void *)t->data)[i] << 16;
+        float v;
+        memcpy(&v, &bits, sizeof(v));
+        return (double)v;
+    }
+    fail_msg("no %s", end);
+    return NAN;
+}
+
+/* Rates of a state that forgets at once, or steps of nothing, would not learn. */
+TEST(pretraining_begins_states_as_transformers_does)
+{
+    static const char *const names[] = {"mamba", "mamba2", "qwen3_5"};
+    for (size_t f = 0; f < FM_ARRAY_LEN(names); f++) {
+        if (lacks(names[f]))
+            continue;
+        tiny t;
+        fm_train_result r;
+        tiny_open(&t, names[f]);
+        fm_engine *e = ik_engine(1, 64);
+        fm_train_job j = tiny_job(&t, FM_METHOD_PRETRAIN, 1e-9);
+        tk_ok(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL));
+        for (uint32_t i = 0; i < 2; i++) {
+            double rate = value_of(&r, ".A_log", i);
+            double bias = value_of(&r, f == 0 ? ".dt_proj.bias" : ".dt_bias", i);
+            if (f < 2) {
+                tk_assert_le(fabs(rate - log(i + 1.0)), 1e-2, names[f]);
+                assert_true(log1p(exp(bias)) > 0.00098 && log1p(exp(bias)) < 0.102);
+                assert_true(value_of(&r, ".D", i) > 0.99);
+            } else {
+                assert_true(rate < 2.78 && fabs(bias - 1.0) < 1e-2);
+                assert_true(value_of(&r, "linear_attn.norm.weight", i) > 0.99);
+            }
+        }
+        fm_train_result_release(&r);
+        fm_engine_free(e);
+        fm_source_close(t.src);
+    }
 }
 
 /* Layers that share parameters, and embeddings of another width, have no gradients here. */
@@ -569,12 +625,37 @@ TEST(what_does_not_train_is_refused_by_name)
 
 TEST(children_of_every_family_equal_those_trained_alone)
 {
-    static const char *const families[] = {
-        "gemma2",    "gpt_neox",      "granite",          "olmo2",    "phi3",  "qwen2_moe",
-        "qwen3_moe", "smollm3",       "stablelm",         "mistral3", "olmoe", "exaone4",
-        "cohere",    "glm4",          "hunyuan_v1_dense", "nemotron", "phi",   "gptj",
-        "opt",       "falcon-groups", "falcon",           "glm4_moe", "bloom", "ernie4_5_moe",
-        "nanochat",  "lfm2",          "mamba",            "bamba",    "granitemoehybrid"};
+    static const char *const families[] = {"gemma2",
+                                           "gpt_neox",
+                                           "granite",
+                                           "olmo2",
+                                           "phi3",
+                                           "qwen2_moe",
+                                           "qwen3_moe",
+                                           "smollm3",
+                                           "stablelm",
+                                           "mistral3",
+                                           "olmoe",
+                                           "exaone4",
+                                           "cohere",
+                                           "glm4",
+                                           "hunyuan_v1_dense",
+                                           "nemotron",
+                                           "phi",
+                                           "gptj",
+                                           "opt",
+                                           "falcon-groups",
+                                           "falcon",
+                                           "glm4_moe",
+                                           "bloom",
+                                           "ernie4_5_moe",
+                                           "nanochat",
+                                           "lfm2",
+                                           "mamba",
+                                           "bamba",
+                                           "granitemoehybrid",
+                                           "qwen3_next",
+                                           "qwen3_5"};
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)
@@ -589,6 +670,7 @@ int main(void)
         cmocka_unit_test(sequences_of_a_batch_do_not_go_on_from_each_other),
         cmocka_unit_test(numbers_of_an_activation_do_not_train),
         cmocka_unit_test(what_recurrent_layers_cannot_have_is_refused_by_name),
+        cmocka_unit_test(pretraining_begins_states_as_transformers_does),
         cmocka_unit_test(what_does_not_train_is_refused_by_name),
         cmocka_unit_test(children_of_every_family_equal_those_trained_alone),
     };

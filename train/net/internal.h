@@ -55,9 +55,9 @@ typedef struct fmt_linear {
 
 typedef struct fmt_norm {
     char module[FMT_MODULE_BYTES];
-    const float *gain, *bias; /* RMS_PLUS1: 1 + w, made by fmt_net_refresh if w trains */
+    const float *gain, *bias; /* adds_one: 1 + w, made by fmt_net_refresh if w trains */
     uint32_t n;               /* 0: absent */
-    bool has_bias;
+    bool has_bias, adds_one;
     int32_t param, bias_param;
 } fmt_norm;
 
@@ -79,6 +79,9 @@ enum {
     FMT_REC_OUT,
     FMT_REC_X,
     FMT_REC_DT,
+    FMT_REC_Z,
+    FMT_REC_BETA,
+    FMT_REC_ALPHA,
     FMT_EXPERTS
 };
 enum {

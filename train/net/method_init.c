@@ -138,6 +138,20 @@ static fm_status initializer_range(double *out, const fmt_method *m)
     return FM_OK;
 }
 
+/* Vectors of a recurrent block, as transformers begins them. Mamba: rates 1, 2, .., steps from
+ * 0.001 to 0.1; hybrids: rates by head, steps softplus(1); the delta rule: rates from 0 to 16. */
+static double new_recurrent(const fmt_net *net, const fm_param *p, uint64_t i, double uniform)
+{
+    const fm_recurrence *r = &net->arch.sw.rec;
+    if (p->place == FM_P_RATES && r->kind == FM_RECURS_DELTA)
+        return log(fmax(16.0 * uniform, 1e-4));
+    if (p->place == FM_P_RATES)
+        return log((double)(r->kind == FM_RECURS_MAMBA ? i % r->n : i) + 1.0);
+    if (p->place == FM_P_DT_B && (net->arch.sw.layer[p->layer] & FM_LAYER_NO_MLP))
+        return log(expm1(0.001 * exp(uniform * log(100.0))));
+    return 1.0;
+}
+
 /* Matrices N(0, initializer_range), gains 1 (Gemma's, which are added to 1: 0), biases 0. */
 static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, uint64_t seed,
                            double range)
@@ -145,13 +159,17 @@ static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, ui
     const fmt_param *p = &ps->item[index];
     bool zero = ends_with(p->name, ".bias") || fm_norm_adds_one(net->arch.sw.norm);
     uint64_t stream = 0;
+    fm_param at;
+    bool recurs = fm_arch_param_named(&net->arch, p->name, &at) && at.place >= FM_P_RATES &&
+                  at.place <= FM_P_REC_NORM;
 
-    if (p->shape.rank < 2)
+    if (p->shape.rank < 2 && !recurs)
         return begin_constant(ps, index, zero ? 0.0f : 1.0f);
     float *host = fm_malloc((size_t)p->n * sizeof(float));
     fm_status rc = host ? fmt_stream(&stream, "init", p->name) : FM_ENOMEM;
     for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
-        host[i] = (float)(range * fm_rng_normal(seed, stream, i));
+        host[i] = (float)(recurs ? new_recurrent(net, &at, i, fm_rng_uniform(seed, stream, i))
+                                 : range * fm_rng_normal(seed, stream, i));
     FM_THEN(rc, fmt_params_put(ps, index, host));
     fm_free(host);
     return rc;

@@ -76,6 +76,9 @@ static const part parts[] = {
     {FM_P_CONV_B, PART_NORM_BIAS, FMT_CONV},
     {FM_P_REC_X, PART_WEIGHT, FMT_REC_X},
     {FM_P_REC_DT, PART_WEIGHT, FMT_REC_DT},
+    {FM_P_REC_Z, PART_WEIGHT, FMT_REC_Z},
+    {FM_P_REC_BETA, PART_WEIGHT, FMT_REC_BETA},
+    {FM_P_REC_ALPHA, PART_WEIGHT, FMT_REC_ALPHA},
     {FM_P_RATES, PART_GAIN, FMT_RATES},
     {FM_P_SKIP, PART_GAIN, FMT_SKIP},
     {FM_P_DT_B, PART_GAIN, FMT_DT_B},
@@ -156,6 +159,7 @@ static void declare_part(fmt_net *net, const fm_param *p)
     }
     fmt_norm *n = fmt_net_norm_at(net, p->layer, at->which);
     module_name(n->module, p->name);
+    n->adds_one = fm_norm_adds_one(net->arch.sw.norm) && (p->layer < 0 || at->which < FMT_SINKS);
     if (at->kind == PART_GAIN) {
         n->n = 1;
         for (uint32_t i = 0; i < p->shape.rank; i++)
@@ -268,6 +272,9 @@ static fm_status take_recurrent(const fmt_net *net, fmt_block *b, const fm_recur
     FM_TRY(take_linear(net->be, &b->lin[FMT_REC_OUT], &x->out));
     FM_TRY(take_linear(net->be, &b->lin[FMT_REC_X], &x->x));
     FM_TRY(take_linear(net->be, &b->lin[FMT_REC_DT], &x->dt));
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_Z], &x->z));
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_BETA], &x->beta));
+    FM_TRY(take_linear(net->be, &b->lin[FMT_REC_ALPHA], &x->alpha));
     b->norm[FMT_RATES].gain = x->rates;
     b->norm[FMT_SKIP].gain = x->skip;
     b->norm[FMT_DT_B].gain = x->dt_b;
@@ -438,11 +445,16 @@ static fm_status check_device(const fm_backend *be, const fm_arch *a)
         return fm_fail(FM_EUNSUPPORTED,
                        "the %s backend cannot train %s: its attention has no %s; use the CPU",
                        be->name, a->family, lacks);
+    const bool delta = a->sw.rec.kind == FM_RECURS_DELTA;
     bool scans = a->sw.rec.kind == FM_RECURS_MAMBA || a->sw.rec.kind == FM_RECURS_MAMBA2;
-    if (fm_arch_recurs(a) && (!be->convolve_grad || (scans && !be->scan_grad)))
+    if (fm_arch_recurs(a) &&
+        (!be->convolve_grad || (scans && !be->scan_grad) || (delta && !be->delta_grad)))
         return fm_fail(FM_EUNSUPPORTED,
                        "the %s backend cannot train %s: it has no gradient of %s; use the CPU",
-                       be->name, a->family, scans ? "selective scans" : "short convolutions");
+                       be->name, a->family,
+                       scans   ? "selective scans"
+                       : delta ? "the gated delta rule"
+                               : "short convolutions");
     return FM_OK;
 }
 
@@ -465,12 +477,6 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                               const fm_model *model, uint32_t begin, uint32_t end)
 {
     memset(net, 0, sizeof(*net));
-    if (arch->sw.rec.kind > FM_RECURS_MAMBA2)
-        return fm_fail(
-            FM_EUNSUPPORTED,
-            "%s has recurrent layers, whose gradients are not computed yet: it runs, and "
-            "it cannot be trained here",
-            arch->family);
     FM_TRY(check_blocks(arch));
     if (arch->sw.sinks && !(be->attends & FM_ATTENDS_TRAIN_SINK))
         return fm_fail(FM_EUNSUPPORTED, "%s has sinks, which %s does not train; use the CPU",

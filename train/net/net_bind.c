@@ -116,14 +116,13 @@ static fm_status bind_linear(fmt_linear *l, fmt_params *ps, bool own, bool types
  * then gains 1 + w, and a transposed matrix. Points the norms at their gains. */
 static fm_status make_room(fmt_net *net, const fmt_params *ps)
 {
-    bool plus1 = fm_norm_adds_one(net->arch.sw.norm);
     uint64_t ones = 0, gains = 0, turned = 0, at;
     void *mem = NULL;
     fmt_linear *l;
     fmt_norm *n;
 
-    for (size_t i = 0; plus1 && (n = fmt_net_norm(net, i)); i++)
-        if (n->param >= 0) {
+    for (size_t i = 0; (n = fmt_net_norm(net, i)); i++)
+        if (n->adds_one && n->param >= 0) {
             ones = FM_MAX(ones, ((uint64_t)n->n + 15) / 16 * 16);
             gains += ((uint64_t)n->n + 15) / 16 * 16;
         }
@@ -148,8 +147,8 @@ static fm_status make_room(fmt_net *net, const fmt_params *ps)
     if (ones > 0)
         rc = net->be->upload(net->be, net->made, net->turn, ones * sizeof(float));
     at = ones;
-    for (size_t i = 0; plus1 && (n = fmt_net_norm(net, i)); i++)
-        if (n->param >= 0) {
+    for (size_t i = 0; (n = fmt_net_norm(net, i)); i++)
+        if (n->adds_one && n->param >= 0) {
             n->gain = net->made + at;
             at += ((uint64_t)n->n + 15) / 16 * 16;
         }
@@ -170,7 +169,7 @@ fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
     if (own_weights)
         FM_TRY(make_room(net, ps));
     for (size_t i = 0; own_weights && (n = fmt_net_norm(net, i)); i++) {
-        if (n->param >= 0 && !fm_norm_adds_one(net->arch.sw.norm))
+        if (n->param >= 0 && !n->adds_one)
             n->gain = ps->p + ps->item[n->param].at;
         if (n->bias_param >= 0)
             n->bias = ps->p + ps->item[n->bias_param].at;
@@ -230,7 +229,7 @@ fm_status fmt_net_refresh(fmt_net *net, fmt_params *ps)
                                   ps->p + ps->item[l->w_param].at);
     }
     for (size_t i = 0; net->made && (n = fmt_net_norm(net, i)); i++) {
-        if (n->param < 0 || !fm_norm_adds_one(net->arch.sw.norm))
+        if (n->param < 0 || !n->adds_one)
             continue;
         float *gain = made_gain(net, n);
         ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);

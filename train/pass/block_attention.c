@@ -137,19 +137,51 @@ static void deal_heads(fmt_pass *p, const qkv *t, float *fused, uint32_t rows, b
     }
 }
 
+/* A product that has (query, gate) of each head: copies them apart, or their gradients back. */
+static void deal_gates(fmt_pass *p, float *q, float *gate, uint32_t rows, bool back)
+{
+    uint32_t hd = p->arch.head_dim;
+    size_t ld = q_width(&p->arch);
+
+    for (size_t h = 0; h < 2 * (size_t)p->arch.heads; h++) {
+        float *one = (h % 2 ? gate : q) + h / 2 * hd, *all = p->gated + h * hd;
+        if (back)
+            p->be->copy_rows(p->be, all, 2 * ld, one, ld, NULL, rows, hd);
+        else
+            p->be->copy_rows(p->be, one, ld, all, 2 * ld, NULL, rows, hd);
+    }
+}
+
+/* What the output product reads: attention's result, gated where the family does so. */
+static const float *made_of(fmt_pass *p, const fmt_slot *s, uint32_t rows)
+{
+    size_t q = q_width(&p->arch);
+
+    if (!p->arch.sw.attn_gate)
+        return s->attn;
+    p->be->act(p->be, FM_ACT_SIGMOID, p->amade, q, s->agate, q, s->attn, q, rows, (uint32_t)q);
+    return p->amade;
+}
+
 static fm_status project(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x)
 {
     const fm_arch *a = &p->arch;
     fmt_slot *s = fmt_slot_of(p, layer);
     bool normed = a->sw.qk != FM_QK_NONE, heads = a->sw.fused == FM_FUSED_QKV_HEADS;
-    const fmt_out apart[] = {{FMT_Q, normed ? s->qraw : s->q, q_width(a)},
+    float *q = normed ? s->qraw : s->q;
+    bool gated = a->sw.attn_gate;
+    const fmt_out apart[] = {{FMT_Q, gated ? p->gated : q, q_width(a) * (gated ? 2 : 1)},
                              {FMT_K, normed ? s->kraw : s->k, kv_width(a)},
                              {FMT_V, s->v, kv_width(a)}};
     const fmt_out fused = {FMT_Q, heads ? p->fused : s->fused, fused_width(a)};
     qkv t = saved(a, s);
 
-    if (a->sw.fused == FM_FUSED_NONE)
-        return fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, apart, 3);
+    if (a->sw.fused == FM_FUSED_NONE) {
+        FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, apart, 3));
+        if (gated)
+            deal_gates(p, q, s->agate, ps.rows, false);
+        return FM_OK;
+    }
     FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, a->hidden, &fused, 1));
     if (heads)
         deal_heads(p, &t, p->fused, ps.rows, false);
@@ -203,7 +235,7 @@ fm_status fmt_attention_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const
     fmt_virtual_layer(p, ps, layer, false);
     sinks_of(p, ps, layer, false);
     p->be->self_attention(p->be, &t);
-    return fmt_linears_forward(p, ps, (int32_t)layer, s->attn, q_width(a), &out, 1);
+    return fmt_linears_forward(p, ps, (int32_t)layer, made_of(p, s, ps.rows), q_width(a), &out, 1);
 }
 
 fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
@@ -213,7 +245,12 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     qkv d = gradients(p);
     size_t q = q_width(a);
     const fmt_out out = {FMT_O, (float *)(uintptr_t)dy, a->hidden};
-    FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->dattn, q, false, s->attn, q, &out, 1));
+    bool gated = a->sw.attn_gate;
+    FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, gated ? p->damade : p->dattn, q, false,
+                            made_of(p, s, ps.rows), q, &out, 1));
+    if (gated)
+        p->be->act_grad(p->be, FM_ACT_SIGMOID, p->dagate, q, p->dattn, q, p->damade, q, s->agate, q,
+                        s->attn, q, ps.rows, (uint32_t)q);
     fm_attn_train t = attention_of(p, s, layer);
     t.rows = ps.rows;
     t.seqs = seqs_of(ps);
@@ -234,6 +271,8 @@ fm_status fmt_attention_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
         norm_heads_grad(p, ps, (int32_t)layer, s);
     if (a->sw.fused == FM_FUSED_QKV_HEADS)
         deal_heads(p, &d, p->dfused, ps.rows, true);
+    if (gated)
+        deal_gates(p, p->dqraw, p->dagate, ps.rows, true);
     return FM_OK;
 }
 
@@ -242,8 +281,10 @@ fm_status fmt_attention_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, fl
                                    const float *x)
 {
     const fm_arch *a = &p->arch;
-    const fmt_out apart[] = {
-        {FMT_Q, p->dqraw, q_width(a)}, {FMT_K, p->dkraw, kv_width(a)}, {FMT_V, p->dv, kv_width(a)}};
+    bool gated = a->sw.attn_gate;
+    const fmt_out apart[] = {{FMT_Q, gated ? p->gated : p->dqraw, q_width(a) * (gated ? 2 : 1)},
+                             {FMT_K, p->dkraw, kv_width(a)},
+                             {FMT_V, p->dv, kv_width(a)}};
     const fmt_out fused = {FMT_Q, p->dfused, fused_width(a)};
     bool one = a->sw.fused != FM_FUSED_NONE;
 

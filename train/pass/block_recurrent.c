@@ -68,6 +68,11 @@ static size_t gate_at(const fm_recurrence *r)
     return r->kind == FM_RECURS_MAMBA2 ? 0 : r->inner;
 }
 
+static size_t first_width(const fm_recurrence *r) /* of rin */
+{
+    return r->kind == FM_RECURS_DELTA ? r->channels : r->in;
+}
+
 static size_t steps_width(const fm_recurrence *r)
 {
     return r->rank + 2 * (size_t)r->n;
@@ -82,7 +87,7 @@ static fm_convolve silu_conv_of(const fmt_pass *p, const fmt_part *part, uint32_
                          .y = p->rmix,
                          .ldy = r->channels,
                          .x = s->rin + mamba_at(r),
-                         .ldx = r->in,
+                         .ldx = first_width(r),
                          .weight = conv->gain,
                          .bias = conv->bias,
                          .channels = r->channels,
@@ -165,7 +170,7 @@ static void silu_conv_grad(fmt_pass *p, const fmt_part *part, uint32_t layer, co
                                 .dy = p->drmix,
                                 .lddy = r->channels,
                                 .dx = p->drin + mamba_at(r),
-                                .lddx = r->in,
+                                .lddx = first_width(r),
                                 .dweight = fmt_lane_grad(part->lane, conv->param),
                                 .dbias = fmt_lane_grad(part->lane, conv->bias_param)};
     p->be->convolve_grad(p->be, &g);
@@ -248,23 +253,203 @@ static fm_status mamba_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt
     return FM_OK;
 }
 
-/* ---- the branch ---- */
-static bool is_short_conv(const fmt_pass *p)
+/* ---- the gated delta rule: a slot has q, k, v before the convolution in rin, z, b, a ---- */
+fm_delta fmt_recurrent_delta(const fmt_pass *p, uint32_t rows)
 {
-    return p->arch.sw.rec.kind == FM_RECURS_CONV;
+    const fm_recurrence *r = &p->arch.sw.rec;
+    return (fm_delta){
+        .rows = {.m = rows}, .hk = r->groups, .hv = r->heads, .dk = r->n, .dv = r->hd};
+}
+
+static fm_delta delta_of(const fmt_pass *p, const fmt_part *part, uint32_t layer, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    fm_delta d = fmt_recurrent_delta(p, part->count);
+    d.rows = rows_of(p, part);
+    d.y = s->ry;
+    d.ldy = r->inner;
+    d.q = p->rmix;
+    d.k = d.q + (size_t)r->groups * r->n;
+    d.v = d.k + (size_t)r->groups * r->n;
+    d.ldx = r->channels;
+    d.a = s->ra;
+    d.b = s->rb;
+    d.lda = r->heads;
+    d.a_log = vector_of(part, layer, FMT_RATES)->gain;
+    d.dt_bias = vector_of(part, layer, FMT_DT_B)->gain;
+    return d;
+}
+
+static void delta_grad(fmt_pass *p, const fmt_part *part, uint32_t layer, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    fm_delta_grad g = {.d = delta_of(p, part, layer, s),
+                       .dy = p->dry,
+                       .lddy = r->inner,
+                       .dq = p->drmix,
+                       .lddx = r->channels,
+                       .da = p->dra,
+                       .db = p->drb,
+                       .ldda = r->heads,
+                       .da_log = grad_of(part, layer, FMT_RATES),
+                       .ddt_bias = grad_of(part, layer, FMT_DT_B),
+                       .work = p->rwork};
+    g.dk = g.dq + (size_t)r->groups * r->n;
+    g.dv = g.dk + (size_t)r->groups * r->n;
+    p->be->delta_grad(p->be, &g);
+}
+
+/* A piece of one group in products that have (q, k, v.., z..) and (b.., a..) of each in turn. */
+typedef struct dealt {
+    float *apart, *all;
+    size_t ld, ld_all;
+    uint32_t n;
+} dealt;
+
+/* Copies them apart, or their gradients back. */
+static void deal_groups(fmt_pass *p, uint32_t rows, float *qkv, float *z, float *b, float *a,
+                        bool back)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    uint32_t share = r->heads / r->groups, wide = share * r->hd, n = r->n;
+    size_t keys = (size_t)r->groups * n, ba = 2 * (size_t)r->heads;
+    for (size_t g = 0; g < r->groups; g++) {
+        float *all = p->rdeal + g * (2 * (size_t)n + 2 * (size_t)wide);
+        float *gates = p->rdeal_ba + 2 * g * share;
+        const dealt part[] = {
+            {qkv + g * n, all, r->channels, r->in, n},
+            {qkv + keys + g * n, all + n, r->channels, r->in, n},
+            {qkv + 2 * keys + g * wide, all + 2 * (size_t)n, r->channels, r->in, wide},
+            {z + g * wide, all + 2 * (size_t)n + wide, r->inner, r->in, wide},
+            {b + g * share, gates, r->heads, ba, share},
+            {a + g * share, gates + share, r->heads, ba, share}};
+        for (size_t i = 0; i < FM_ARRAY_LEN(part); i++)
+            if (back)
+                p->be->copy_rows(p->be, part[i].all, part[i].ld_all, part[i].apart, part[i].ld,
+                                 NULL, rows, part[i].n);
+            else
+                p->be->copy_rows(p->be, part[i].apart, part[i].ld, part[i].all, part[i].ld_all,
+                                 NULL, rows, part[i].n);
+    }
+}
+
+/* The first products of a layer, or their gradients; returns how many there are. */
+static uint32_t delta_products(const fmt_pass *p, fmt_out *out, float *qkv, float *z, float *b,
+                               float *a)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    out[0] = (fmt_out){FMT_REC_IN, r->by_groups ? p->rdeal : qkv, r->in};
+    out[1] = (fmt_out){FMT_REC_BETA, r->by_groups ? p->rdeal_ba : b,
+                       r->by_groups ? 2 * (size_t)r->heads : r->heads};
+    out[2] = (fmt_out){FMT_REC_Z, z, r->inner};
+    out[3] = (fmt_out){FMT_REC_ALPHA, a, r->heads};
+    return r->by_groups ? 2 : 4;
+}
+
+/* Norms of each head: rgate from ry, or in dry the gradient in its place. */
+static void delta_norm(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt_slot *s, bool grad)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmt_part *part = &ps.p[i];
+        size_t at = (size_t)part->begin * r->inner;
+        const float *gain = vector_of(part, layer, FMT_REC_NORM)->gain;
+        float *rstd = p->rrstd + (size_t)part->begin * r->heads;
+        uint32_t m = part->count * r->heads;
+        if (grad)
+            p->be->rmsnorm_grad(p->be, p->dry + at, grad_of(part, layer, FMT_REC_NORM), p->dry + at,
+                                s->ry + at, gain, rstd, m, r->hd, r->hd, false);
+        else
+            p->be->rmsnorm(p->be, p->rgate + at, s->ry + at, gain, rstd, m, r->hd, r->hd,
+                           p->arch.eps);
+    }
+}
+
+static void delta_gate(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    size_t at = (size_t)ps.p[0].begin * r->inner;
+    delta_norm(p, ps, layer, s, false);
+    p->be->act(p->be, FM_ACT_SILU, p->rout + at, r->inner, s->rz + at, r->inner, p->rgate + at,
+               r->inner, ps.rows, r->inner);
+}
+
+static fm_status delta_rule(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt_slot *s)
+{
+    silu_conv(p, ps, layer, s);
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fm_delta d = delta_of(p, &ps.p[i], layer, s);
+        p->be->delta(p->be, &d);
+    }
+    delta_gate(p, ps, layer, s);
+    return FM_OK;
+}
+
+static fm_status delta_rule_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    size_t at = (size_t)ps.p[0].begin * r->inner;
+    p->be->act_grad(p->be, FM_ACT_SILU, p->drz + at, r->inner, p->dry + at, r->inner, p->drout + at,
+                    r->inner, s->rz + at, r->inner, p->rgate + at, r->inner, ps.rows, r->inner);
+    delta_norm(p, ps, layer, s, true);
+    for (uint32_t i = 0; i < ps.n; i++) {
+        delta_grad(p, &ps.p[i], layer, s);
+        silu_conv_grad(p, &ps.p[i], layer, s);
+    }
+    if (r->by_groups)
+        deal_groups(p, ps.rows, p->drin, p->drz, p->drb, p->dra, true);
+    return FM_OK;
+}
+
+/* ---- the branch ---- */
+/* The first products: theirs, or (grad) their gradients' places. */
+static uint32_t first_products(const fmt_pass *p, fmt_out *out, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    if (r->kind == FM_RECURS_DELTA)
+        return s ? delta_products(p, out, s->rin, s->rz, s->rb, s->ra)
+                 : delta_products(p, out, p->drin, p->drz, p->drb, p->dra);
+    out[0] = (fmt_out){FMT_REC_IN, s ? s->rin : p->drin, r->in};
+    return 1;
+}
+
+/* From the first products to what the last one reads, and back. */
+static fm_status recur(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    for (uint32_t i = 0; r->kind == FM_RECURS_CONV && i < ps.n; i++)
+        short_conv(p, &ps.p[i], layer, s);
+    if (r->by_groups)
+        deal_groups(p, ps.rows, s->rin, s->rz, s->rb, s->ra, false);
+    if (r->kind == FM_RECURS_DELTA)
+        return delta_rule(p, ps, layer, s);
+    return r->kind == FM_RECURS_CONV ? FM_OK : mamba(p, ps, layer, s);
+}
+
+static fm_status recur_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, const fmt_slot *s)
+{
+    const fm_recurrence *r = &p->arch.sw.rec;
+    for (uint32_t i = 0; r->kind == FM_RECURS_CONV && i < ps.n; i++)
+        short_conv_grad(p, &ps.p[i], layer, s);
+    if (r->kind == FM_RECURS_DELTA)
+        return delta_rule_grad(p, ps, layer, s);
+    return r->kind == FM_RECURS_CONV ? FM_OK : mamba_grad(p, ps, layer, s);
+}
+
+static const float *made_of(const fmt_pass *p, const fmt_slot *s)
+{
+    return p->arch.sw.rec.kind == FM_RECURS_CONV ? s->rout : p->rout;
 }
 
 fm_status fmt_recurrent_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *x, float *y)
 {
-    const fm_recurrence *r = &p->arch.sw.rec;
     const fmt_slot *s = fmt_slot_of(p, layer);
-    const fmt_out in = {FMT_REC_IN, s->rin, r->in}, out = {FMT_REC_OUT, y, p->arch.hidden};
-    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, p->arch.hidden, &in, 1));
-    for (uint32_t i = 0; is_short_conv(p) && i < ps.n; i++)
-        short_conv(p, &ps.p[i], layer, s);
-    FM_TRY(is_short_conv(p) ? FM_OK : mamba(p, ps, layer, s));
-    return fmt_linears_forward(p, ps, (int32_t)layer, is_short_conv(p) ? s->rout : p->rout,
-                               r->inner, &out, 1);
+    const fmt_out out = {FMT_REC_OUT, y, p->arch.hidden};
+    fmt_out in[4];
+    uint32_t n = first_products(p, in, s);
+    FM_TRY(fmt_linears_forward(p, ps, (int32_t)layer, x, p->arch.hidden, in, n));
+    FM_TRY(recur(p, ps, layer, s));
+    return fmt_linears_forward(p, ps, (int32_t)layer, made_of(p, s), p->arch.sw.rec.inner, &out, 1);
 }
 
 fm_status fmt_recurrent_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, const float *dy)
@@ -272,27 +457,32 @@ fm_status fmt_recurrent_backward(fmt_pass *p, fmt_parts ps, uint32_t layer, cons
     const fm_recurrence *r = &p->arch.sw.rec;
     const fmt_slot *s = fmt_slot_of(p, layer);
     const fmt_out out = {FMT_REC_OUT, (float *)(uintptr_t)dy, p->arch.hidden};
-    if (!is_short_conv(p)) {
+    if (r->kind != FM_RECURS_CONV)
         silu_conv(p, ps, layer, s);
+    if (r->kind == FM_RECURS_DELTA)
+        delta_gate(p, ps, layer, s);
+    else if (r->kind != FM_RECURS_CONV)
         mamba_gate(p, ps, layer, s);
-    }
-    FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->drout, r->inner, false,
-                            is_short_conv(p) ? s->rout : p->rout, r->inner, &out, 1));
-    for (uint32_t i = 0; is_short_conv(p) && i < ps.n; i++)
-        short_conv_grad(p, &ps.p[i], layer, s);
-    return is_short_conv(p) ? FM_OK : mamba_grad(p, ps, layer, s);
+    FM_TRY(fmt_linears_grad(p, ps, (int32_t)layer, p->drout, r->inner, false, made_of(p, s),
+                            r->inner, &out, 1));
+    return recur_grad(p, ps, layer, s);
 }
 
 fm_status fmt_recurrent_input_grad(fmt_pass *p, fmt_parts ps, uint32_t layer, float *dh,
                                    const float *x)
 {
-    const fmt_out in = {FMT_REC_IN, p->drin, p->arch.sw.rec.in};
-    return fmt_linears_grad(p, ps, (int32_t)layer, dh, p->arch.hidden, false, x, p->arch.hidden,
-                            &in, 1);
+    fmt_out in[4];
+    uint32_t n = first_products(p, in, NULL);
+    return fmt_linears_grad(p, ps, (int32_t)layer, dh, p->arch.hidden, false, x, p->arch.hidden, in,
+                            n);
 }
 
+/* A linear that the layer lacks trains nothing. */
 bool fmt_recurrent_input_trains(fmt_parts ps, uint32_t layer)
 {
-    const fmt_out in = {FMT_REC_IN, NULL, 0};
-    return fmt_linears_train(ps, (int32_t)layer, &in, 1);
+    const fmt_out in[] = {{FMT_REC_IN, NULL, 0},
+                          {FMT_REC_BETA, NULL, 0},
+                          {FMT_REC_Z, NULL, 0},
+                          {FMT_REC_ALPHA, NULL, 0}};
+    return fmt_linears_train(ps, (int32_t)layer, in, FM_ARRAY_LEN(in));
 }

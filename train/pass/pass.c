@@ -156,7 +156,7 @@ static fm_status host_memory(fmt_pass *p)
     p->lane = fm_calloc(p->room, sizeof(*p->lane));
     p->part = fm_calloc(p->room, sizeof(*p->part));
     p->head_part = fm_calloc(p->room, sizeof(*p->head_part));
-    p->product = fm_calloc(p->room * 3, sizeof(*p->product));
+    p->product = fm_calloc(p->room * 4, sizeof(*p->product));
     p->slot = fm_calloc(slots, sizeof(*p->slot));
     p->saved = fm_calloc(slots, sizeof(*p->saved));
     p->seq = fm_calloc(p->cap.seqs, sizeof(*p->seq));

@@ -144,6 +144,8 @@ typedef struct fmt_slot { /* Saved activations of one layer, each [rows of the p
     float *sgate, *sup, *sout, *sswitch; /* the shared expert */
     float *rin, *rout;                   /* recurrent: the first product; what the last one reads */
     float *rsteps, *rdt, *ry;            /* .. (t, b, c), dt; what the scan gives */
+    float *rz, *rb, *ra;                 /* .. of the delta rule: rin has its (q, k, v) */
+    float *agate;                        /* attention's output gates, before their sigmoid */
     struct fmt_choices *choices;         /* which rows went to which expert (block_moe.c) */
 } fmt_slot;
 
@@ -192,6 +194,9 @@ struct fmt_pass {
     float *drsteps, *drdt, *dry;              /* .. of rsteps, rdt, ry */
     float *rmix, *rout, *rgate, *rrstd;       /* .. computed again: the convolution's y, rout, .. */
     float *drmix, *rwork;                     /* .. and what its norm reads; fm_scan_grad.work */
+    float *rdeal, *rdeal_ba;                  /* products that hold one group after another */
+    float *drz, *drb, *dra;                   /* gradients of rz, rb, ra */
+    float *gated, *amade, *dagate, *damade;   /* [M, 2 NH*HD] q and gates; [M, NH*HD] attn gated */
     float *fused, *dfused;                    /* [M, (NH + 2 NKV) * HD] */
     float *branch;                            /* [M, H]: a branch, or its gradient */
     float *xembed, *embed_rstd;               /* [M, H] before the norm of the embeddings */
@@ -203,7 +208,7 @@ struct fmt_pass {
     int32_t *states; /* device: lists of fm_state_rows, where layers recur */
     int32_t *host;   /* [max(rows, labels)]; where layers recur: [max(3 rows, labels)] */
     float *host_loss, *host_weigh;                 /* [R] */
-    fm_product *product;                           /* [room * 3] */
+    fm_product *product;                           /* [room * 4] */
     fm_term *term;
     size_t term_cap;
     fmt_watch *watch;
@@ -316,6 +321,7 @@ FM_CHECKED fm_status fmt_recurrent_input_grad(fmt_pass *p, fmt_parts ps, uint32_
                                               const float *x);
 bool fmt_recurrent_input_trains(fmt_parts ps, uint32_t layer);
 fm_scan fmt_recurrent_scan(const fmt_pass *p, uint32_t rows); /* its sizes */
+fm_delta fmt_recurrent_delta(const fmt_pass *p, uint32_t rows);
 /* block_moe.c: the same for experts. fmt_moe_new allocates the choices of all slots. */
 FM_CHECKED fm_status fmt_moe_new(fmt_pass *p, uint32_t slots);
 void fmt_moe_free(fmt_pass *p);

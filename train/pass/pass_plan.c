@@ -46,6 +46,8 @@ static void plan_attention(fmt_slot *s, float *base, uint64_t *at, const fm_arch
         s->qrstd = fmt_plan_take(base, at, m * a->heads);
         s->krstd = fmt_plan_take(base, at, m * a->kv_heads);
     }
+    if (a->sw.attn_gate)
+        s->agate = fmt_plan_take(base, at, m * q);
     s->attn = fmt_plan_take(base, at, m * q);
     s->lse = fmt_plan_take(base, at, m * a->heads);
 }
@@ -54,7 +56,7 @@ static void plan_recurrent(fmt_slot *s, float *base, uint64_t *at, const fm_arch
 {
     const fm_recurrence *r = &a->sw.rec;
 
-    s->rin = fmt_plan_take(base, at, m * r->in);
+    s->rin = fmt_plan_take(base, at, m * (r->kind == FM_RECURS_DELTA ? r->channels : r->in));
     if (r->kind == FM_RECURS_CONV) {
         s->rout = fmt_plan_take(base, at, m * r->inner);
         return;
@@ -63,6 +65,11 @@ static void plan_recurrent(fmt_slot *s, float *base, uint64_t *at, const fm_arch
     if (r->kind == FM_RECURS_MAMBA) {
         s->rsteps = fmt_plan_take(base, at, m * (r->rank + 2 * (uint64_t)r->n));
         s->rdt = fmt_plan_take(base, at, m * r->inner);
+    }
+    if (r->kind == FM_RECURS_DELTA) {
+        s->rz = fmt_plan_take(base, at, m * r->inner);
+        s->rb = fmt_plan_take(base, at, m * r->heads);
+        s->ra = fmt_plan_take(base, at, m * r->heads);
     }
 }
 
@@ -159,7 +166,7 @@ static void plan_recurrent_gradients(fmt_pass *p, float *base, uint64_t *at)
 
     if (!fm_arch_recurs(&p->arch))
         return;
-    p->drin = fmt_plan_take(base, at, m * r->in);
+    p->drin = fmt_plan_take(base, at, m * (r->kind == FM_RECURS_DELTA ? r->channels : r->in));
     p->drout = fmt_plan_take(base, at, m * r->inner);
     if (r->kind == FM_RECURS_CONV)
         return;
@@ -168,6 +175,14 @@ static void plan_recurrent_gradients(fmt_pass *p, float *base, uint64_t *at)
     if (r->kind == FM_RECURS_MAMBA) {
         p->drsteps = fmt_plan_take(base, at, m * (r->rank + 2 * (uint64_t)r->n));
         p->drdt = fmt_plan_take(base, at, m * r->inner);
+    }
+    if (r->kind == FM_RECURS_DELTA) {
+        const fm_delta delta = fmt_recurrent_delta(p, p->cap.rows);
+        p->drz = fmt_plan_take(base, at, m * r->inner);
+        p->drb = fmt_plan_take(base, at, m * r->heads);
+        p->dra = fmt_plan_take(base, at, m * r->heads);
+        p->rwork = fmt_plan_take(base, at, fm_delta_grad_floats(&delta));
+        return;
     }
     const fm_scan scan = fmt_recurrent_scan(p, p->cap.rows);
     p->rwork = fmt_plan_take(base, at, fm_scan_grad_floats(&scan));
@@ -183,10 +198,28 @@ static void plan_recurrent_work(fmt_pass *p, float *base, uint64_t *at)
         return;
     p->rmix = fmt_plan_take(base, at, m * r->channels);
     p->rout = fmt_plan_take(base, at, m * r->inner);
-    if (r->kind != FM_RECURS_MAMBA2)
+    if (r->kind == FM_RECURS_MAMBA)
         return;
     p->rgate = fmt_plan_take(base, at, m * r->inner);
-    p->rrstd = fmt_plan_take(base, at, m * r->groups);
+    p->rrstd = fmt_plan_take(base, at, m * FM_MAX(r->groups, r->heads));
+    if (!r->by_groups)
+        return;
+    p->rdeal = fmt_plan_take(base, at, m * r->in);
+    p->rdeal_ba = fmt_plan_take(base, at, m * 2 * r->heads);
+}
+
+static void plan_gated(fmt_pass *p, float *base, uint64_t *at)
+{
+    uint64_t q = p->cap.rows * (uint64_t)p->arch.heads * p->arch.head_dim;
+
+    if (!p->arch.sw.attn_gate)
+        return;
+    p->gated = fmt_plan_take(base, at, 2 * q);
+    p->amade = fmt_plan_take(base, at, q);
+    if (p->frozen)
+        return;
+    p->dagate = fmt_plan_take(base, at, q);
+    p->damade = fmt_plan_take(base, at, q);
 }
 
 static void plan_gradients(fmt_pass *p, float *base, uint64_t *at)
@@ -306,6 +339,9 @@ static void borrow(fmt_pass *p)
     p->drsteps = k->drsteps, p->drdt = k->drdt, p->dry = k->dry;
     p->rmix = k->rmix, p->rout = k->rout, p->rgate = k->rgate, p->rrstd = k->rrstd;
     p->drmix = k->drmix, p->rwork = k->rwork;
+    p->rdeal = k->rdeal, p->rdeal_ba = k->rdeal_ba;
+    p->drz = k->drz, p->drb = k->drb, p->dra = k->dra;
+    p->gated = k->gated, p->amade = k->amade, p->dagate = k->dagate, p->damade = k->damade;
 }
 
 fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats)
@@ -322,6 +358,7 @@ fm_status fmt_pass_plan(fmt_pass *p, float *base, uint64_t *floats)
         p->h = fmt_plan_take(base, &at, m * a->hidden);
         p->act = fmt_plan_take(base, &at, m * widest_inter(p));
         plan_recurrent_work(p, base, &at);
+        plan_gated(p, base, &at);
         plan_gradients(p, base, &at);
         plan_head(p, base, &at);
         plan_extras(p, base, &at);

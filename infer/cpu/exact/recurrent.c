@@ -137,3 +137,50 @@ void fmi_exact_delta(fm_backend *be, const fm_delta *d)
     scan_job j = {.d = d};
     run_blocks(be, &j, d->hv, d->dv, d->dk, d->rows.m);
 }
+
+typedef struct delta_grad_job {
+    const fmi_kern *kern;
+    const fm_delta_grad *g;
+    uint32_t chunk;
+} delta_grad_job;
+
+static fm_status delta_states_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const delta_grad_job *j = ctx;
+    (void)worker;
+    j->kern->delta_states(j->g, (uint32_t)begin, (uint32_t)end);
+    return FM_OK;
+}
+
+static fm_status delta_grad_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const delta_grad_job *j = ctx;
+    (void)worker;
+    j->kern->delta_grad(j->g, j->chunk, (uint32_t)begin, (uint32_t)end);
+    return FM_OK;
+}
+
+static fm_status delta_sum_part(void *ctx, size_t begin, size_t end, unsigned worker)
+{
+    const delta_grad_job *j = ctx;
+    uint32_t first = j->chunk * FM_SCAN_CHUNK;
+    (void)worker;
+    j->kern->delta_grad_sum(j->g, first + (uint32_t)begin, first + (uint32_t)end);
+    return FM_OK;
+}
+
+/* As fmi_exact_scan_grad: heads wait for each other where dq and dk are summed. */
+void fmi_exact_delta_grad(fm_backend *be, const fm_delta_grad *g)
+{
+    fmi_cpu *cpu = fmi_cpu_of(be);
+    const fm_delta *d = &g->d;
+    size_t elems = (size_t)d->dk * d->dv * FM_SCAN_CHUNK;
+    delta_grad_job j = {cpu->kern, g, 0};
+    fm_assert(d->dk >= 1 && d->dk <= FM_MAX_STATE && LANES == FM_SCAN_LANES);
+    fmi_run(cpu, d->hv, MIN_ELEMS / elems + 1, delta_states_part, &j);
+    for (j.chunk = (uint32_t)fm_delta_chunks(d); j.chunk-- > 0;) {
+        size_t rows = FM_MIN(d->rows.m - j.chunk * FM_SCAN_CHUNK, FM_SCAN_CHUNK);
+        fmi_run(cpu, d->hv, MIN_ELEMS / elems + 1, delta_grad_part, &j);
+        fmi_run(cpu, rows, MIN_ELEMS / ((size_t)d->hv * d->dk) + 1, delta_sum_part, &j);
+    }
+}

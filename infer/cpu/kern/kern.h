@@ -174,6 +174,10 @@ typedef struct fmi_kern {
     void (*scan_grad)(const fm_scan_grad *g, uint32_t chunk, uint32_t begin, uint32_t end);
     void (*scan_grad_sum)(const fm_scan_grad *g, uint32_t begin, uint32_t end);
     void (*delta)(const fm_delta *d, uint32_t begin, uint32_t end);
+    /* The same for heads of values; the sums are dq and dk. */
+    void (*delta_states)(const fm_delta_grad *g, uint32_t begin, uint32_t end);
+    void (*delta_grad)(const fm_delta_grad *g, uint32_t chunk, uint32_t begin, uint32_t end);
+    void (*delta_grad_sum)(const fm_delta_grad *g, uint32_t begin, uint32_t end);
 
     /* ---- attention ---- */
     void (*attention)(const fmi_attn *job);

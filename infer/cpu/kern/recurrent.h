@@ -194,6 +194,14 @@ static float softplus_of(float x)
     return (float)(e < 1e-5 ? e - 0.5 * e * e : fm_log(1.0 + e));
 }
 
+static float softplus_slope(float x)
+{
+    if (!(x <= 20.0f))
+        return 1.0f;
+    double e = fm_exp((double)x);
+    return (float)(e / (1.0 + e));
+}
+
 /* ---- selective scan ---- */
 
 FMI_INLINE float step_of(const fm_scan *s, const float *dt, uint32_t at)
@@ -291,13 +299,10 @@ FMI_INLINE float *scan_share(const fm_scan_grad *g, size_t unit, uint32_t i, uin
     return shares + ((unit * FM_SCAN_CHUNK + i) * 2 + which) * g->s.n;
 }
 
-FMI_INLINE float softplus_slope(const fm_scan *s, const float *dt, uint32_t at)
+FMI_INLINE float step_slope(const fm_scan *s, const float *dt, uint32_t at)
 {
     float x = dt[at] + s->dt_bias[at], t = softplus_of(x);
-    if (t < s->dt_min || t > s->dt_max)
-        return 0.0f;
-    double e = x > 20.0f ? 1.0 : fm_exp((double)x);
-    return x > 20.0f ? 1.0f : (float)(e / (1.0 + e));
+    return t < s->dt_min || t > s->dt_max ? 0.0f : softplus_slope(x);
 }
 
 FMI_INLINE bool goes_on(const fm_state_rows *r, uint32_t i)
@@ -347,7 +352,7 @@ static void scan_chunk_begin(scan_chunk *t, const fm_scan *s, vf a)
         t->decay[k] = vf_exp(vf_mul(t->dt[k], a));
         t->add[k] = t->log[k] = vf_zero();
         for (uint32_t l = 0; l < (s->by_channel ? t->lanes : 1); l++)
-            slope[l] = softplus_slope(s, dt, s->by_channel ? c0 + l : t->head);
+            slope[l] = step_slope(s, dt, s->by_channel ? c0 + l : t->head);
     }
 }
 
@@ -568,4 +573,242 @@ static void k_delta(const fm_delta *d, uint32_t begin, uint32_t end)
     uint32_t blocks = (d->dv + VF_LANES - 1) / VF_LANES;
     for (uint32_t u = begin; u < end; u++)
         delta_block(d, u / blocks, u % blocks * VF_LANES);
+}
+
+/* ---- gradient of a gated delta rule ---- */
+
+FMI_INLINE float *delta_states_at(const fm_delta_grad *g, size_t chunk, size_t block)
+{
+    return g->work + (chunk * fm_delta_blocks(&g->d) + block) * g->d.dk * VF_LANES;
+}
+
+/* A head's states of one block behind entry i of a chunk, [dk, VF_LANES]. */
+FMI_INLINE float *delta_chunk_state(const fm_delta_grad *g, size_t head, uint32_t i)
+{
+    return delta_states_at(g, fm_delta_chunks(&g->d) + 1, 0) +
+           (head * FM_SCAN_CHUNK + i) * g->d.dk * VF_LANES;
+}
+
+/* A head's share of dq (dk: which 1) of entry i of a chunk, [dk]. */
+FMI_INLINE float *delta_share(const fm_delta_grad *g, size_t head, uint32_t i, uint32_t which)
+{
+    return delta_chunk_state(g, g->d.hv, 0) + ((head * FM_SCAN_CHUNK + i) * 2 + which) * g->d.dk;
+}
+
+/* A block of columns of a head. */
+typedef struct delta_columns {
+    uint32_t head, off, lanes;
+    size_t from, c0, block; /* the head's q and k, its columns in v and y */
+    vf rate;
+} delta_columns;
+
+static delta_columns delta_columns_of(const fm_delta *d, uint32_t head, uint32_t off)
+{
+    return (delta_columns){.head = head,
+                           .off = off,
+                           .lanes = d->dv - off < VF_LANES ? d->dv - off : VF_LANES,
+                           .from = (size_t)(head / (d->hv / d->hk)) * d->dk,
+                           .c0 = (size_t)head * d->dv + off,
+                           .block =
+                               (size_t)head * ((d->dv + VF_LANES - 1) / VF_LANES) + off / VF_LANES,
+                           .rate = vf_sub(vf_zero(), vf_exp(vf_set1(d->a_log[head])))};
+}
+
+/* What a row does to the state: s = s * decay + k * u. */
+typedef struct delta_row {
+    vf decay, beta, miss, u; /* u = miss * beta */
+} delta_row;
+
+/* From the state before entry i (NULL: zeros) to the one behind it, as delta_block; to may be it.
+ * k: the row's, of length 1. */
+static delta_row delta_step(const fm_delta *d, const delta_columns *c, uint32_t i, const float *k,
+                            float *to, const float *before)
+{
+    size_t row = (size_t)d->rows.row[i];
+    float a = d->a[row * d->lda + c->head] + d->dt_bias[c->head];
+    delta_row r = {.decay = vf_exp(vf_mul(c->rate, vf_set1(softplus_of(a)))),
+                   .beta = vf_sigmoid(vf_set1(d->b[row * d->lda + c->head]))};
+    vf seen = vf_zero();
+
+    for (uint32_t j = 0; j < d->dk; j++) {
+        vf t = before ? vf_mul(vf_load(before + j * VF_LANES), r.decay) : vf_zero();
+        vf_store(to + j * VF_LANES, t);
+        seen = vf_fma(vf_set1(k[j]), t, seen);
+    }
+    r.miss = vf_sub(vf_load_upto(d->v + row * d->ldx + c->c0, c->lanes), seen);
+    r.u = vf_mul(r.miss, r.beta);
+    for (uint32_t j = 0; j < d->dk; j++)
+        vf_store(to + j * VF_LANES, vf_fma(vf_set1(k[j]), r.u, vf_load(to + j * VF_LANES)));
+    return r;
+}
+
+static void delta_states_of(const fm_delta_grad *g, const delta_columns *c)
+{
+    const fm_delta *d = &g->d;
+    float state[FM_MAX_STATE * VF_LANES], k[FM_MAX_STATE];
+
+    for (uint32_t i = 0; i < d->rows.m; i++) {
+        unit_vector(k, d->k + (size_t)d->rows.row[i] * d->ldx + c->from, d->dk, 1.0f);
+        for (uint32_t j = 0; j < d->dk && !goes_on(&d->rows, i); j++)
+            vf_store(state + j * VF_LANES, vf_zero());
+        if (i % FM_SCAN_CHUNK == 0)
+            memcpy(delta_states_at(g, i / FM_SCAN_CHUNK, c->block), state,
+                   (size_t)d->dk * VF_LANES * sizeof(float));
+        (void)delta_step(d, c, i, k, state, state);
+    }
+}
+
+/* What a head's rows of a chunk give to a and b. */
+typedef struct delta_chunk {
+    uint32_t begin, m;
+    float log[FM_SCAN_CHUNK], beta[FM_SCAN_CHUNK]; /* gradients of log(decay) and of beta */
+    delta_row row[FM_SCAN_CHUNK];
+} delta_chunk;
+
+/* to = one, or where the head's block before this one has a share += one. */
+FMI_INLINE void delta_add(float *to, const delta_columns *c, float one)
+{
+    *to = c->off > 0 ? *to + one : one;
+}
+
+/* Entry k of the chunk; ds: the gradient of the state behind it, then of the one before it. */
+static void delta_row_grad(delta_chunk *t, const fm_delta_grad *g, const delta_columns *c,
+                           uint32_t k, const float *before, float *ds)
+{
+    const fm_delta *d = &g->d;
+    float q[FM_MAX_STATE], key[FM_MAX_STATE];
+    size_t row = (size_t)d->rows.row[t->begin + k];
+    const delta_row *r = &t->row[k];
+    const float *state = delta_chunk_state(g, c->head, k);
+    vf dy = vf_load_upto(g->dy + row * g->lddy + c->c0, c->lanes), du = vf_zero(), log = vf_zero();
+    bool on = goes_on(&d->rows, t->begin + k);
+
+    unit_vector(q, d->q + row * d->ldx + c->from, d->dk, 1.0f / sqrtf((float)d->dk));
+    unit_vector(key, d->k + row * d->ldx + c->from, d->dk, 1.0f);
+    for (uint32_t j = 0; j < d->dk; j++) {
+        vf at = vf_fma(vf_set1(q[j]), dy, vf_load(ds + j * VF_LANES));
+        vf_store(ds + j * VF_LANES, at);
+        du = vf_fma(vf_set1(key[j]), at, du);
+        delta_add(delta_share(g, c->head, k, 0) + j, c,
+                  vf_fold_add(vf_mul(vf_load(state + j * VF_LANES), dy)));
+    }
+    vf dv = vf_mul(du, r->beta), dseen = vf_sub(vf_zero(), dv);
+    vf_store_upto(g->dv + row * g->lddx + c->c0, dv, c->lanes);
+    delta_add(&t->beta[k], c, vf_fold_add(vf_mul(du, r->miss)));
+    for (uint32_t j = 0; j < d->dk; j++) {
+        vf at = vf_load(ds + j * VF_LANES);
+        vf old = on ? vf_mul(vf_load(before + j * VF_LANES), r->decay) : vf_zero();
+        delta_add(delta_share(g, c->head, k, 1) + j, c,
+                  vf_fold_add(vf_fma(at, r->u, vf_mul(old, dseen))));
+        at = vf_fma(vf_set1(key[j]), dseen, at);
+        log = vf_fma(at, old, log);
+        vf_store(ds + j * VF_LANES, vf_mul(at, r->decay));
+    }
+    delta_add(&t->log[k], c, vf_fold_add(log));
+}
+
+static void delta_grad_block(delta_chunk *t, const fm_delta_grad *g, uint32_t chunk,
+                             const delta_columns *c)
+{
+    const fm_delta *d = &g->d;
+    float *ds = delta_states_at(g, fm_delta_chunks(d), c->block), key[FM_MAX_STATE];
+    const float *first = delta_states_at(g, chunk, c->block);
+
+    for (uint32_t k = 0; k < t->m; k++) {
+        const float *before = k ? delta_chunk_state(g, c->head, k - 1) : first;
+        unit_vector(key, d->k + (size_t)d->rows.row[t->begin + k] * d->ldx + c->from, d->dk, 1.0f);
+        t->row[k] = delta_step(d, c, t->begin + k, key, delta_chunk_state(g, c->head, k),
+                               goes_on(&d->rows, t->begin + k) ? before : NULL);
+    }
+    for (uint32_t k = t->m; k-- > 0;) {
+        for (uint32_t j = 0; j < d->dk && !goes_on(&d->rows, t->begin + k + 1); j++)
+            vf_store(ds + j * VF_LANES, vf_zero());
+        delta_row_grad(t, g, c, k, k ? delta_chunk_state(g, c->head, k - 1) : first, ds);
+    }
+}
+
+/* da, db and the sums of a head, whose blocks are all done. */
+static void delta_chunk_end(const delta_chunk *t, const fm_delta_grad *g, uint32_t head)
+{
+    const fm_delta *d = &g->d;
+    const delta_columns c = delta_columns_of(d, head, 0);
+    float rate[VF_LANES], beta[VF_LANES], dlog = 0.0f, dbias = 0.0f;
+
+    vf_store(rate, c.rate);
+    for (uint32_t k = t->m; k-- > 0;) {
+        size_t row = (size_t)d->rows.row[t->begin + k];
+        float x = d->a[row * d->lda + head] + d->dt_bias[head];
+        float da = t->log[k] * rate[0] * softplus_slope(x);
+        vf_store(beta, t->row[k].beta);
+        g->da[row * g->ldda + head] = da;
+        g->db[row * g->ldda + head] = t->beta[k] * (beta[0] * (1.0f - beta[0]));
+        dbias += da;
+        dlog += t->log[k] * (rate[0] * softplus_of(x));
+    }
+    if (g->da_log)
+        g->da_log[head] += dlog;
+    if (g->ddt_bias)
+        g->ddt_bias[head] += dbias;
+}
+
+static void k_delta_states(const fm_delta_grad *g, uint32_t begin, uint32_t end)
+{
+    for (uint32_t head = begin; head < end; head++)
+        for (uint32_t off = 0; off < g->d.dv; off += VF_LANES) {
+            const delta_columns c = delta_columns_of(&g->d, head, off);
+            delta_states_of(g, &c);
+        }
+}
+
+static void k_delta_grad(const fm_delta_grad *g, uint32_t chunk, uint32_t begin, uint32_t end)
+{
+    const fm_delta *d = &g->d;
+    delta_chunk t = {.begin = chunk * FM_SCAN_CHUNK};
+    t.m = d->rows.m - t.begin < FM_SCAN_CHUNK ? d->rows.m - t.begin : FM_SCAN_CHUNK;
+    for (uint32_t head = begin; head < end; head++) {
+        for (uint32_t off = 0; off < d->dv; off += VF_LANES) {
+            const delta_columns c = delta_columns_of(d, head, off);
+            delta_grad_block(&t, g, chunk, &c);
+        }
+        delta_chunk_end(&t, g, head);
+    }
+}
+
+/* dx from du, where u = x / sqrt(sum of squares + 1e-6) * scale. */
+static void unit_vector_grad(float *dx, const float *du, const float *x, uint32_t n, float scale)
+{
+    vf sum = vf_zero(), dot = vf_zero();
+    for (uint32_t i = 0; i < n; i += VF_LANES) {
+        vf v = vf_load_upto(x + i, n - i);
+        sum = vf_fma(v, v, sum);
+        dot = vf_fma(v, vf_load_upto(du + i, n - i), dot);
+    }
+    float r = 1.0f / sqrtf(vf_fold_add(sum) + 1e-6f), back = vf_fold_add(dot) * r * r;
+    for (uint32_t i = 0; i < n; i += VF_LANES) {
+        vf one = vf_mul(vf_load_upto(x + i, n - i), vf_set1(back));
+        one = vf_mul(vf_sub(vf_load_upto(du + i, n - i), one), vf_set1(r * scale));
+        vf_store_upto(dx + i, one, n - i);
+    }
+}
+
+static void k_delta_grad_sum(const fm_delta_grad *g, uint32_t begin, uint32_t end)
+{
+    const fm_delta *d = &g->d;
+    uint32_t share = d->hv / d->hk, n = d->dk;
+    float sum[FM_MAX_STATE], scale = 1.0f / sqrtf((float)n);
+    for (uint32_t i = begin; i < end; i++)
+        for (uint32_t at = 0; at < 2 * d->hk; at++) {
+            size_t from = (size_t)(at / 2) * n, row = (size_t)d->rows.row[i];
+            for (uint32_t j = 0; j < n; j += VF_LANES) {
+                vf all = vf_zero();
+                for (uint32_t h = at / 2 * share; h < (at / 2 + 1) * share; h++) {
+                    const float *one = delta_share(g, h, i % FM_SCAN_CHUNK, at % 2) + j;
+                    all = vf_add(all, vf_load_upto(one, n - j));
+                }
+                vf_store_upto(sum + j, all, n - j);
+            }
+            unit_vector_grad((at % 2 ? g->dk : g->dq) + row * g->lddx + from, sum,
+                             (at % 2 ? d->k : d->q) + row * d->ldx + from, n,
+                             at % 2 ? 1.0f : scale);
+        }
 }

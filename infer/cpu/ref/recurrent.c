@@ -261,3 +261,114 @@ void fmi_ref_delta(fm_backend *be, const fm_delta *d)
         for (uint32_t p = 0; p < d->dv; p++)
             delta_column(d, h, p);
 }
+
+/* Sums over columns: gradients of q and k of length 1, of log(decay) and of beta. */
+typedef struct delta_sums {
+    double *q, *k, *log, *beta, *states;
+} delta_sums;
+
+static double beta_of(const fm_delta *d, size_t row, uint32_t h)
+{
+    return 1.0 / (1.0 + exp(-(double)d->b[row * d->lda + h]));
+}
+
+static double log_decay(const fm_delta *d, size_t row, uint32_t h)
+{
+    double a = (double)d->a[row * d->lda + h] + (double)d->dt_bias[h];
+    return -exp((double)d->a_log[h]) * log1p(exp(a));
+}
+
+static void delta_grad_column(const fm_delta_grad *g, uint32_t h, uint32_t p, const delta_sums *sum)
+{
+    const fm_delta *d = &g->d;
+    size_t from = (size_t)(h / (d->hv / d->hk)) * d->dk, wide = (size_t)d->hk * d->dk;
+    size_t c = (size_t)h * d->dv + p;
+    double ds[MOST] = {0};
+
+    for (uint32_t step = 0; step < 2 * d->rows.m; step++) {
+        bool forward = step < d->rows.m;
+        uint32_t i = forward ? step : 2 * d->rows.m - 1 - step;
+        size_t row = (size_t)d->rows.row[i];
+        const float *q = d->q + row * d->ldx + from, *k = d->k + row * d->ldx + from;
+        double lq = length_of(q, d->dk) * sqrt((double)d->dk), lk = length_of(k, d->dk);
+        double decay = exp(log_decay(d, row, h)), beta = beta_of(d, row, h), seen = 0.0, du = 0.0;
+        double *now = sum->states + (size_t)i * d->dk, dy = (double)g->dy[row * g->lddy + c];
+        bool on = d->rows.from[i] == FM_STATE_ON;
+        for (uint32_t j = 0; j < d->dk; j++)
+            seen += (double)k[j] / lk * (on ? now[j - (size_t)d->dk] * decay : 0.0);
+        double miss = (double)d->v[row * d->ldx + c] - seen;
+        for (uint32_t j = 0; j < d->dk && forward; j++)
+            now[j] = (on ? now[j - (size_t)d->dk] * decay : 0.0) + (double)k[j] / lk * miss * beta;
+        if (forward)
+            continue;
+        for (uint32_t j = 0; j < d->dk; j++) {
+            ds[j] += (double)q[j] / lq * dy;
+            du += ds[j] * (double)k[j] / lk;
+            sum->q[i * wide + from + j] += now[j] * dy;
+        }
+        g->dv[row * g->lddx + c] = (float)(du * beta);
+        sum->beta[(size_t)i * d->hv + h] += du * miss;
+        for (uint32_t j = 0; j < d->dk; j++) {
+            double old = on ? now[j - (size_t)d->dk] * decay : 0.0;
+            sum->k[i * wide + from + j] += ds[j] * miss * beta - old * du * beta;
+            ds[j] -= (double)k[j] / lk * du * beta;
+            sum->log[(size_t)i * d->hv + h] += ds[j] * old;
+            ds[j] = on ? ds[j] * decay : 0.0;
+        }
+    }
+}
+
+static void unit_grad(float *dx, const double *du, const float *x, uint32_t n, double scale)
+{
+    double length = length_of(x, n), dot = 0.0;
+    for (uint32_t j = 0; j < n; j++)
+        dot += (double)x[j] * du[j];
+    for (uint32_t j = 0; j < n; j++)
+        dx[j] = (float)((du[j] - (double)x[j] * dot / (length * length)) * scale / length);
+}
+
+static void delta_grad_end(const fm_delta_grad *g, const delta_sums *sum, uint32_t h)
+{
+    const fm_delta *d = &g->d;
+    double dlog = 0.0, dbias = 0.0;
+    for (uint32_t i = 0; i < d->rows.m; i++) {
+        size_t row = (size_t)d->rows.row[i], at = (size_t)i * d->hv + h;
+        double x = (double)d->a[row * d->lda + h] + (double)d->dt_bias[h];
+        double da = sum->log[at] * -exp((double)d->a_log[h]) / (1.0 + exp(-x));
+        double beta = beta_of(d, row, h);
+        dbias += da;
+        dlog += sum->log[at] * log_decay(d, row, h);
+        g->da[row * g->ldda + h] = (float)da;
+        g->db[row * g->ldda + h] = (float)(sum->beta[at] * beta * (1.0 - beta));
+    }
+    if (g->da_log)
+        g->da_log[h] += (float)dlog;
+    if (g->ddt_bias)
+        g->ddt_bias[h] += (float)dbias;
+}
+
+void fmi_ref_delta_grad(fm_backend *be, const fm_delta_grad *g)
+{
+    const fm_delta *d = &g->d;
+    size_t wide = (size_t)d->hk * d->dk, m = d->rows.m;
+    double *mem = fm_calloc(m * (2 * wide + 2 * (size_t)d->hv + d->dk) + 1, sizeof(*mem));
+    delta_sums sum = {.q = mem, .k = mem + m * wide, .log = mem + 2 * m * wide};
+    (void)be;
+    fm_assert(mem);
+    sum.beta = sum.log + m * d->hv;
+    sum.states = sum.beta + m * d->hv;
+    for (uint32_t h = 0; h < d->hv; h++) {
+        for (uint32_t p = 0; p < d->dv; p++)
+            delta_grad_column(g, h, p, &sum);
+        delta_grad_end(g, &sum, h);
+    }
+    for (size_t i = 0; i < m; i++)
+        for (uint32_t h = 0; h < d->hk; h++) {
+            size_t row = (size_t)d->rows.row[i], at = (size_t)h * d->dk;
+            unit_grad(g->dq + row * g->lddx + at, sum.q + i * wide + at, d->q + row * d->ldx + at,
+                      d->dk, 1.0 / sqrt((double)d->dk));
+            unit_grad(g->dk + row * g->lddx + at, sum.k + i * wide + at, d->k + row * d->ldx + at,
+                      d->dk, 1.0);
+        }
+    fm_free(mem);
+}
