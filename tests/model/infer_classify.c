@@ -264,6 +264,57 @@ TEST(what_is_no_choice_is_refused)
     fm_engine_free(e);
 }
 
+/* Loads the model with a config of its sizes and `with`. */
+static fm_status load_modern(fm_model **m, fm_engine *e, golden *g, const char *with)
+{
+    fm_tree *tree = NULL;
+    ik_mem mem = {.behind = {fm_source_provider(g->src)}, .behind_count = 1};
+    const fm_provider p = ik_provider(&mem);
+    char *config = fm_asprintf(
+        "{\"config\":{\"model_type\":\"modernbert\",\"vocab_size\":48,\"hidden_size\":16,"
+        "\"intermediate_size\":24,\"num_hidden_layers\":2,\"num_attention_heads\":2,"
+        "\"max_position_embeddings\":32,\"local_attention\":6%s}}",
+        with);
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(g->src)));
+    tk_ok(fm_tree_put_file(tree, "model.json", fm_span_str(config)));
+    fm_status rc = fm_model_load(m, e, tree, &p, "m");
+    fm_free(config);
+    fm_tree_free(tree);
+    ik_mem_free(&mem);
+    return rc;
+}
+
+TEST(settings_of_a_head_with_a_norm_are_read)
+{
+    golden g;
+    fm_engine *e = ik_engine(1, 64);
+    float out[1], mean[1];
+    fm_model *m = NULL;
+
+    golden_open(&g, "score-modernbert");
+    tk_fails(load_modern(&m, e, &g, ",\"classifier_activation\":\"mish\""), FM_EUNSUPPORTED,
+             "classifier_activation 'mish'");
+    tk_fails(load_modern(&m, e, &g, ",\"classifier_pooling\":\"max\""), FM_EUNSUPPORTED,
+             "classifier_pooling 'max'");
+    tk_ok(load_modern(&m, e, &g, ",\"architectures\":[\"ModernBertForTokenClassification\"]"));
+    fm_classify_request q = {m, g.ids, 4, out};
+    tk_fails(fm_classify_many(e, &q, 1), FM_EUNSUPPORTED, "ModernBertForTokenClassification");
+    fm_model_close(m);
+    tk_ok(load_modern(&m, e, &g, ""));
+    fm_digest first = fm_model_digest(m);
+    q.model = m;
+    tk_ok(fm_classify_many(e, &q, 1));
+    fm_model_close(m);
+    tk_ok(load_modern(&m, e, &g, ",\"classifier_pooling\":\"mean\""));
+    fm_digest other = fm_model_digest(m);
+    q = (fm_classify_request){m, g.ids, 4, mean};
+    tk_ok(fm_classify_many(e, &q, 1));
+    assert_true(!fm_digest_eq(&first, &other) && memcmp(out, mean, sizeof(out)) != 0);
+    fm_model_close(m);
+    golden_close(&g);
+    fm_engine_free(e);
+}
+
 TEST(a_head_of_another_width_is_an_error)
 {
     golden g;
@@ -293,6 +344,7 @@ int main(void)
         cmocka_unit_test(an_adapter_brings_its_head),
         cmocka_unit_test(padding_changes_nothing),
         cmocka_unit_test(what_is_no_choice_is_refused),
+        cmocka_unit_test(settings_of_a_head_with_a_norm_are_read),
         cmocka_unit_test(a_head_of_another_width_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
