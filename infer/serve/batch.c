@@ -131,7 +131,8 @@ static size_t answer_bytes(const fmi_job *j)
     size_t bytes = 0;
     for (size_t i = 0; i < j->choices; i++) {
         size_t most_tokens = fm_arch_longest(a);
-        size_t left = most_tokens - FM_MIN(j->choice[i].prompt_len, most_tokens);
+        size_t taken = a->sw.cross ? 0 : j->choice[i].prompt_len; /* a source's are its own */
+        size_t left = most_tokens - FM_MIN(taken, most_tokens);
         bytes += q->kind == FMI_ASK_EMBED ? a->hidden * sizeof(float)
                                           : FM_MIN(q->max_tokens, left) * token;
     }

@@ -149,10 +149,12 @@ static fm_status check_vocabulary(const fm_ids *ids, const fm_arch *arch)
 
 fm_status fmv_check_ids(const fm_ids *ids, size_t answer, const fm_arch *arch)
 {
+    size_t need = arch->sw.cross ? FM_MAX(ids->count, answer) : ids->count + answer;
+
     FM_TRY(check_vocabulary(ids, arch));
-    if (ids->count + answer > fm_arch_longest(arch))
-        return fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u",
-                       ids->count + answer, fm_arch_longest(arch));
+    if (need > fm_arch_longest(arch))
+        return fm_fail(FM_ELIMIT, "prompt and answer need %zu positions, the model has %u", need,
+                       fm_arch_longest(arch));
     return FM_OK;
 }
 

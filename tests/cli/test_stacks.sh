@@ -82,6 +82,22 @@ END
 kill "$server" && wait "$server"
 server=
 
+say "suites generate, and choose an answer to a prompt"
+cat >tiny.yaml <<'END'
+suite: tiny
+cases:
+  - {name: says, prompt: red dog, generate: {max-tokens: 12}, expect: {contains: c c c c}}
+  - {name: likely, prompt: the cat in the sun, choices: [red dog, c c the, cat the dog], answer: c c the}
+  - {name: unlikely, prompt: the cat in the sun, choices: [red dog, c c the, cat the dog], answer: cat the dog}
+END
+want 0 suite add t5 tiny.yaml
+want 1 test t5 --json -v
+python3 - "$tmp/out" <<'END' || die "test: $(cat "$tmp/out")"
+import sys
+text = open(sys.argv[1]).read()
+for p in ("8.00098", "-33.6008"): assert p in text, p # of -10.37407, -2.37309 and -35.97397
+END
+
 say "what is not computed is refused by name"
 echo '{"text":"the red dog in the sun"}' >data.jsonl
 refused 128 "t5: training of an encoder and a decoder" derive t5 --as kid --method lora --data data.jsonl --set steps=1 --no-gate -m x

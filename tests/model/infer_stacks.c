@@ -174,6 +174,44 @@ TEST(encoders_alone_match)
     }
 }
 
+/* x is the mean of transformers' states, of length 1 where it is normalised. */
+static void check_pooled(const folder *f, const float *x, bool normalised)
+{
+    size_t count = 0, n = f->n;
+    float *states = ik_ref_get(&f->ref, "hidden", &count);
+    double mean[16] = {0}, squares = 0;
+    assert_int_equal(count, 16 * n);
+    for (size_t i = 0; i < count; i++)
+        mean[i % 16] += (double)states[i] / (double)n;
+    for (size_t i = 0; i < 16; i++)
+        squares += mean[i] * mean[i];
+    for (size_t i = 0; i < 16; i++)
+        assert_true(fabs((double)x[i] - (normalised ? mean[i] / sqrt(squares) : mean[i])) < 2e-6);
+    fm_free(states);
+}
+
+/* The modules of a sentence-transformers folder: here a mean that nothing normalises. */
+static void check_modules(folder *f, const int32_t *ids, size_t n)
+{
+    static const char modules[] =
+        "[{\"path\":\"\",\"type\":\"sentence_transformers.models.Transformer\"},"
+        "{\"path\":\"1_Pooling\",\"type\":\"sentence_transformers.models.Pooling\"}]";
+    fm_provider p = fm_source_provider(f->src);
+    fm_tree *tree = NULL;
+    fm_model *m = NULL;
+    float x[16];
+    tk_ok(fm_tree_copy(&tree, fm_source_tree(f->src)));
+    tk_ok(fm_tree_put_file(tree, "source/files/modules.json", fm_span_str(modules)));
+    tk_ok(fm_tree_put_file(tree, "source/files/1_Pooling/config.json",
+                           fm_span_str("{\"pooling_mode_mean_tokens\":true}")));
+    tk_ok(fm_model_load(&m, f->e, tree, &p, "it"));
+    const fm_embed_request q = {m, ids, n, x};
+    tk_ok(fm_embed_many(f->e, &q, 1));
+    check_pooled(f, x, false);
+    fm_model_close(m);
+    fm_tree_free(tree);
+}
+
 /* The whole model's vectors are those of its encoder. */
 TEST(vectors_are_the_encoders)
 {
@@ -187,6 +225,8 @@ TEST(vectors_are_the_encoders)
     tk_ok(fm_embed_many(whole.e, &q[0], 1));
     tk_ok(fm_embed_many(alone.e, &q[1], 1));
     assert_memory_equal(a, b, sizeof(a));
+    check_pooled(&alone, a, true);
+    check_modules(&alone, whole.source, whole.sources);
     folder_close(&whole);
     folder_close(&alone);
 }
