@@ -145,7 +145,7 @@ TEST(a_lora_runs_as_it_trained)
         "phi", "phi3", "phimoe", "qwen2-mixed", "qwen2_5_vl", "qwen2_moe", "qwen3_moe",
         "seed_oss", "smollm3", "stablelm", "starcoder2", "vaultgemma", "lfm2", "lfm2_moe",
         "mamba", "mamba2", "bamba", "granitemoehybrid", "granitemoehybrid-experts",
-        "qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_vl"
+        "nemotron_h", "qwen3_next", "qwen3_5", "qwen3_5_moe", "qwen3_5_vl"
         /* clang-format on */
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -206,7 +206,7 @@ TEST(heads_without_gradients_are_refused_by_name)
 TEST(families_without_gradients_are_refused_by_name)
 {
     static const char *const names[] = {"deepseek_v2", "deepseek_v2-lite", "deepseek_v3",
-                                        "nemotron_h",  "falcon_h1"};
+                                        "nemotron_h-experts", "falcon_h1"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
         char *dir = fm_asprintf("%s/tests/model/golden/arch/%s", FM_SOURCE_DIR, names[i]);
         const int32_t ids[4] = {5, 6, 7, 8};

@@ -94,6 +94,7 @@ static const char *const recurrent[] = {"lfm2",
                                         "mamba2",
                                         "mamba2-plain",
                                         "bamba",
+                                        "nemotron_h",
                                         "granitemoehybrid",
                                         "granitemoehybrid-rope",
                                         "granitemoehybrid-experts",
@@ -241,6 +242,7 @@ TEST(gradients_of_every_family_equal_hugging_faces)
                                            "mamba2",
                                            "mamba2-plain",
                                            "bamba",
+                                           "nemotron_h",
                                            "granitemoehybrid",
                                            "granitemoehybrid-rope",
                                            "granitemoehybrid-experts",
@@ -625,37 +627,15 @@ TEST(what_does_not_train_is_refused_by_name)
 
 TEST(children_of_every_family_equal_those_trained_alone)
 {
-    static const char *const families[] = {"gemma2",
-                                           "gpt_neox",
-                                           "granite",
-                                           "olmo2",
-                                           "phi3",
-                                           "qwen2_moe",
-                                           "qwen3_moe",
-                                           "smollm3",
-                                           "stablelm",
-                                           "mistral3",
-                                           "olmoe",
-                                           "exaone4",
-                                           "cohere",
-                                           "glm4",
-                                           "hunyuan_v1_dense",
-                                           "nemotron",
-                                           "phi",
-                                           "gptj",
-                                           "opt",
-                                           "falcon-groups",
-                                           "falcon",
-                                           "glm4_moe",
-                                           "bloom",
-                                           "ernie4_5_moe",
-                                           "nanochat",
-                                           "lfm2",
-                                           "mamba",
-                                           "bamba",
-                                           "granitemoehybrid",
-                                           "qwen3_next",
-                                           "qwen3_5"};
+    static const char *const families[] = {
+        /* clang-format off */
+        "gemma2", "gpt_neox", "granite", "olmo2", "phi3", "qwen2_moe", "qwen3_moe",
+        "smollm3", "stablelm", "mistral3", "olmoe", "exaone4", "cohere", "glm4",
+        "hunyuan_v1_dense", "nemotron", "phi", "gptj", "opt", "falcon-groups", "falcon",
+        "glm4_moe", "bloom", "ernie4_5_moe", "nanochat", "lfm2", "mamba", "bamba",
+        "granitemoehybrid", "qwen3_next", "qwen3_5", "nemotron_h"
+        /* clang-format on */
+    };
     const char *each = getenv("FM_EACH"); /* every n-th alone; all where unset */
 
     for (size_t i = 0; i < FM_ARRAY_LEN(families); i += each ? strtoul(each, NULL, 10) : 1)

@@ -458,18 +458,13 @@ static fm_status check_device(const fm_backend *be, const fm_arch *a)
     return FM_OK;
 }
 
-/* A layer of Nemotron-H is one block; one of Falcon-H1 has two blocks beside each other. */
+/* Experts of Nemotron-H have no gate; layers of Falcon-H1 have two blocks beside each other. */
 static fm_status check_blocks(const fm_arch *a)
 {
-    bool refused = a->sw.beside;
-    for (uint32_t l = 0; l < a->layers; l++)
-        refused = refused || !fm_layer_mixes(&a->sw, l) ||
-                  (fm_layer_attends(&a->sw, l) && (a->sw.layer[l] & FM_LAYER_NO_MLP));
-    if (refused)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "%s has layers of one block, or recurrent blocks beside attention: it runs, "
-                       "and it cannot be trained here",
-                       a->family);
+    if (a->sw.beside || (a->sw.experts && a->sw.plain_mlp))
+        return fm_fail(
+            FM_EUNSUPPORTED, "%s has %s: it runs, and it cannot be trained here", a->family,
+            a->sw.beside ? "recurrent blocks beside attention" : "experts without gates");
     return FM_OK;
 }
 

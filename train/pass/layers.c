@@ -265,6 +265,17 @@ static fm_status parallel_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, flo
     return FM_OK;
 }
 
+/* The feed-forward branch of a layer, from what it adds to; alone or behind the mixer. */
+static fm_status mlp_layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float *from,
+                                   float *out)
+{
+    fmt_slot *s = fmt_slot_of(p, layer);
+    const float *x = input_of(p, ps, layer, FMT_MLP_NORM, from, s->rstd2);
+    FM_TRY(mlp_forward(p, ps, layer, x, has_post(p) ? s->mraw : out));
+    join(p, ps, layer, FMT_MLP_POST, out, from, s->mraw, s->mrstd);
+    return FM_OK;
+}
+
 static fm_status layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float *out)
 {
     fmt_slot *s = fmt_slot_of(p, layer);
@@ -272,16 +283,13 @@ static fm_status layer_forward(fmt_pass *p, fmt_parts ps, uint32_t layer, float 
 
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_forward(p, ps, layer, out);
+    if (!fm_layer_mixes(&p->arch.sw, layer))
+        return mlp_layer_forward(p, ps, layer, s->xin, out);
     const float *x = input_of(p, ps, layer, FMT_ATTN_NORM, s->xin, s->rstd1);
     float *sum = has_mlp(p, layer) ? s->xmid : out;
     FM_TRY(mixer_forward(p, ps, layer, x, post ? s->araw : sum));
     join(p, ps, layer, FMT_ATTN_POST, sum, s->xin, s->araw, s->arstd);
-    if (!has_mlp(p, layer))
-        return FM_OK;
-    x = input_of(p, ps, layer, FMT_MLP_NORM, s->xmid, s->rstd2);
-    FM_TRY(mlp_forward(p, ps, layer, x, post ? s->mraw : out));
-    join(p, ps, layer, FMT_MLP_POST, out, s->xmid, s->mraw, s->mrstd);
-    return FM_OK;
+    return has_mlp(p, layer) ? mlp_layer_forward(p, ps, layer, s->xmid, out) : FM_OK;
 }
 
 fm_status fmt_layers_forward(fmt_pass *p)
@@ -317,11 +325,14 @@ static fm_status layer_backward(fmt_pass *p, uint32_t layer)
     if (p->arch.sw.order == FM_BLOCK_PARALLEL)
         return parallel_backward(p, layer);
     const float *d;
+    bool mixes = fm_layer_mixes(&p->arch.sw, layer);
     if (has_mlp(p, layer)) {
         d = split(p, ps, layer, FMT_MLP_POST, s->mraw, s->mrstd);
         FM_TRY(mlp_backward(p, ps, layer, d));
-        FM_TRY(mlp_input_grad(p, ps, layer, s->xmid, s->rstd2));
+        FM_TRY(mlp_input_grad(p, ps, layer, mixes ? s->xmid : s->xin, s->rstd2));
     }
+    if (!mixes)
+        return FM_OK;
     d = split(p, ps, layer, FMT_ATTN_POST, s->araw, s->arstd);
     FM_TRY(mixer_backward(p, ps, layer, d));
     return mixer_input_grad(p, layer);

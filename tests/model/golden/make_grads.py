@@ -38,6 +38,7 @@ def named(model):
     for name, p in model.named_parameters():
         if text and name == "lm_head.weight" and inner[0] == "l": name = "language_model." + name
         if text: name = name.replace("model.language_model.", inner)
+        if model.config.model_type == "nemotron_h": name = name.replace("model.", "backbone.", 1)
         g = torch.zeros_like(p) if p.grad is None else p.grad
         moe = model.config.model_type in ("minimax_m2", "phimoe", "lfm2_moe")
         if moe: name = name.replace(".mlp.", ".block_sparse_moe.").replace(".router.weight", ".gate.weight")
