@@ -21,6 +21,10 @@ typedef enum fm_method {
     FM_METHOD_PROMPT, /* prompt tuning: embeddings of virtual tokens */
     FM_METHOD_BITFIT, /* the parent's biases alone */
     FM_METHOD_NORMS,  /* PEFT's LN tuning: the norms of `targets`, all where that is empty */
+    /* targets change by a formula of small tensors, as PEFT's kinds of these names */
+    FM_METHOD_LOHA,
+    FM_METHOD_LOKR,
+    FM_METHOD_OFT,
 } fm_method;
 typedef enum fm_objective {
     FM_OBJECTIVE_NEXT_TOKEN,  /* cross entropy of the labelled tokens */
@@ -54,6 +58,13 @@ typedef struct fm_train_config {
     char modules_to_save[128]; /* "" or "lm_head": matched by the ends of names, as PEFT does */
     char freeze[256];          /* full: modules that stay frozen, "embed_tokens,lm_head,norm" */
     uint32_t virtual_tokens;   /* prefix, prompt */
+    /* PEFT's fields of other kinds, by its names; a recipe has them where the method reads them */
+    bool decompose_both; /* lokr */
+    int32_t decompose_factor;
+    uint32_t oft_block_size; /* oft: 0 where r, the number of blocks, is given */
+    bool coft, block_share, use_cayley_neumann;
+    double coft_eps; /* PEFT's `eps` of oft */
+    uint32_t num_cayley_neumann_terms;
     /* objective */
     uint32_t classes;   /* classify: number of classes; 0 = as many as the data have */
     char pooling[16];   /* "auto", "mean", "cls", "last" */

@@ -30,7 +30,8 @@ int cmd_derive(cli *c, int argc, char **argv)
         {'f', "family", OPT_STR, "FILE", "children of one parent from a YAML file", &o.family_file},
         {0, "as", OPT_STR, "NAME", "branch to make", &o.name},
         {0, "method", OPT_STR, "M",
-         "lora (default), dora, full, ia3, prefix, prompt, bitfit, ln_tuning, or pretrain "
+         "lora (default), dora, full, ia3, prefix, prompt, bitfit, ln_tuning, loha, lokr, oft, or "
+         "pretrain "
          "(with --from-config)",
          &o.method},
         {0, "mode", OPT_STR, "M", "exact (same bits everywhere) or bf16 (products in bfloat16)",

@@ -147,6 +147,8 @@ typedef struct adt_plan {
  * place that is kept and not computed has no config. */
 fm_status adt_plan_make(adt_plan *out, const fm_tree *tree, const fm_provider *p, size_t first);
 void adt_plan_free(adt_plan *plan);
+/* The greatest sizes of the modules of VeRA, for which it draws projections that are not stored. */
+void adt_set_most(adt_step *s, uint64_t out, uint64_t in);
 /* Compares a TERM's parts with its weight, as adt_plan_make does for all others. */
 fm_status adt_fit(adt_plan *plan, const adt_weight *w, adt_step *s);
 /* The formula and part that a tensor of an adapter of this kind is; NULL: a whole parameter. */

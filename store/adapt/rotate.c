@@ -3,12 +3,12 @@
 #include <math.h>
 #include <string.h>
 
-#include "store/adapt/adapt_impl.h"
+#include "store/adapt/rotate_impl.h"
 #include "store/base/mem.h"
 
 /* (I - Q)(I + Q)^-1 of a skew-symmetric Q [n, n], into r. I + Q always has an inverse: its
  * eigenvalues are 1 + i x. scratch: 2 n n. */
-static void cayley(double *r, const double *q, uint64_t n, double *scratch)
+void adt_cayley(double *r, const double *q, uint64_t n, double *scratch)
 {
     double *m = scratch, *x = scratch + n * n;
 
@@ -55,8 +55,6 @@ static void turn_block(float *row, const double *r, uint64_t n, double *scratch)
 
 /* ==== OFT ==== */
 
-enum { BLOCK, SHARED, NEUMANN, TERMS, EPS };
-
 /* oft_R [blocks, size (size - 1) / 2], one row where blocks share it. */
 fm_status adt_fit_oft(adt_step *s, const fm_json *c, uint64_t out, uint64_t in)
 {
@@ -75,18 +73,18 @@ fm_status adt_fit_oft(adt_step *s, const fm_json *c, uint64_t out, uint64_t in)
     if (terms < 1 || terms > 1000)
         return fm_fail(FM_EINVAL, "adapter_config.json: field 'num_cayley_neumann_terms' must be "
                                   "1 to 1000");
-    s->num[BLOCK] = (double)size;
-    s->num[SHARED] = shared;
-    s->num[NEUMANN] = fm_json_bool(fm_json_get(c, "use_cayley_neumann"), true);
-    s->num[TERMS] = (double)terms;
-    s->num[EPS] = fm_json_bool(fm_json_get(c, "coft"), false)
-                      ? fm_json_real(fm_json_get(c, "eps"), 6e-5) / sqrt((double)rows)
-                      : (double)INFINITY;
+    s->num[OFT_BLOCK] = (double)size;
+    s->num[OFT_SHARED] = shared;
+    s->num[OFT_NEUMANN] = fm_json_bool(fm_json_get(c, "use_cayley_neumann"), true);
+    s->num[OFT_TERMS] = (double)terms;
+    s->num[OFT_EPS] = fm_json_bool(fm_json_get(c, "coft"), false)
+                          ? fm_json_real(fm_json_get(c, "eps"), 6e-5) / sqrt((double)rows)
+                          : (double)INFINITY;
     return FM_OK;
 }
 
 /* out = a b, all [n, n]. */
-static void times(double *out, const double *a, const double *b, uint64_t n)
+void adt_times(double *out, const double *a, const double *b, uint64_t n)
 {
     memset(out, 0, (size_t)(n * n) * sizeof *out);
     for (uint64_t i = 0; i < n; i++)
@@ -107,7 +105,7 @@ static void neumann(double *r, const double *q, uint64_t n, unsigned terms, doub
     memcpy(power, q, (size_t)(n * n) * sizeof *power);
     for (unsigned t = 2; t < FM_MAX(terms, 4u); t++) {
         const double by = t + 1 < FM_MAX(terms, 4u) ? 2.0 : 1.0;
-        times(next, power, q, n);
+        adt_times(next, power, q, n);
         memcpy(power, next, (size_t)(n * n) * sizeof *power);
         for (uint64_t i = 0; i < n * n; i++)
             r[i] += by * power[i];
@@ -115,7 +113,7 @@ static void neumann(double *r, const double *q, uint64_t n, unsigned terms, doub
 }
 
 /* The skew-symmetric matrix of an upper triangle, drawn towards 0 where its norm is above eps. */
-static void skew(double *q, const float *upper, uint64_t n, double eps)
+void adt_skew(double *q, const float *upper, uint64_t n, double eps)
 {
     double sum = 0.0, by = 1.0;
     uint64_t at = 0;
@@ -135,18 +133,18 @@ static void skew(double *q, const float *upper, uint64_t n, double eps)
 fm_status adt_oft(adt_work *w)
 {
     const double *num = w->step->num;
-    const uint64_t n = (uint64_t)num[BLOCK];
+    const uint64_t n = (uint64_t)num[OFT_BLOCK];
     double *r = fm_malloc((size_t)(n * n) * 4 * sizeof *r), *q = r + n * n, *scratch = q + n * n;
     if (!r)
         return FM_ENOMEM;
 
     for (uint64_t b = 0; b < w->in / n; b++) {
-        if (b == 0 || num[SHARED] == 0.0) {
-            skew(q, w->part[0] + b * (n * (n - 1) / 2), n, num[EPS]);
-            if (num[NEUMANN] != 0.0)
-                neumann(r, q, n, (unsigned)num[TERMS], scratch);
+        if (b == 0 || num[OFT_SHARED] == 0.0) {
+            adt_skew(q, w->part[0] + b * (n * (n - 1) / 2), n, num[OFT_EPS]);
+            if (num[OFT_NEUMANN] != 0.0)
+                neumann(r, q, n, (unsigned)num[OFT_TERMS], scratch);
             else
-                cayley(r, q, n, scratch);
+                adt_cayley(r, q, n, scratch);
         }
         for (uint64_t o = 0; o < w->out; o++)
             turn_block(w->w + o * w->in + b * n, r, n, scratch);
@@ -174,7 +172,7 @@ fm_status adt_fit_boft(adt_step *s, const fm_json *c, uint64_t out, uint64_t in)
 
 /* What the butterfly's permutation of factor f puts at place i: within groups of blocks, the runs
  * of half a block at even places come first, then those at odd ones. */
-static uint64_t butterfly(uint64_t i, uint64_t in, uint64_t blocks, uint64_t size, unsigned f)
+uint64_t adt_butterfly(uint64_t i, uint64_t in, uint64_t blocks, uint64_t size, unsigned f)
 {
     const uint64_t group = in / (blocks >> f), half = size / 2, runs = group / half;
     const uint64_t run = i % group / half, evens = (runs + 1) / 2;
@@ -189,11 +187,11 @@ static void turn_factor(float *row, float *moved, const double *r, const adt_ste
     const uint64_t factors = adt_dim(s, 0, 0), blocks = adt_dim(s, 0, 1), n = adt_dim(s, 0, 2);
 
     for (uint64_t i = 0; i < in; i++)
-        moved[factors > 1 ? butterfly(i, in, blocks, n, f) : i] = row[i];
+        moved[factors > 1 ? adt_butterfly(i, in, blocks, n, f) : i] = row[i];
     for (uint64_t b = 0; b < blocks; b++)
         turn_block(moved + b * n, r + b * n * n, n, scratch);
     for (uint64_t i = 0; i < in; i++)
-        row[i] = moved[factors > 1 ? butterfly(i, in, blocks, n, f) : i];
+        row[i] = moved[factors > 1 ? adt_butterfly(i, in, blocks, n, f) : i];
 }
 
 fm_status adt_boft(adt_work *w)
@@ -211,7 +209,7 @@ fm_status adt_boft(adt_work *w)
             for (uint64_t i = 0; i < n; i++)
                 for (uint64_t j = 0; j < n; j++)
                     q[i * n + j] = 0.5 * ((double)data[i * n + j] - (double)data[j * n + i]);
-            cayley(r + b * one, q, n, q + one);
+            adt_cayley(r + b * one, q, n, q + one);
         }
         for (uint64_t o = 0; o < w->out; o++)
             turn_factor(w->w + o * w->in, moved, r, s, w->in, f, q);
@@ -243,7 +241,7 @@ static double dot(const double *a, const double *b, uint64_t n)
 }
 
 /* Unit vectors [r, in] out of u [in, r]; each orthogonal to those before it where gs. */
-static void unit_vectors(double *v, const float *u, uint64_t in, uint64_t r, bool gs)
+void adt_unit_vectors(double *v, const float *u, uint64_t in, uint64_t r, bool gs)
 {
     for (uint64_t l = 0; l < r; l++) {
         double *x = v + l * in;
@@ -268,7 +266,7 @@ fm_status adt_hra(adt_work *w)
     if (!v)
         return FM_ENOMEM;
 
-    unit_vectors(v, w->part[0], in, r, w->step->num[0] != 0.0);
+    adt_unit_vectors(v, w->part[0], in, r, w->step->num[0] != 0.0);
     for (uint64_t o = 0; o < w->out; o++) {
         for (uint64_t k = 0; k < in; k++)
             row[k] = (double)w->w[o * in + k];

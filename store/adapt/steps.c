@@ -290,12 +290,20 @@ static fm_status fit_all(adt_plan *plan)
     return FM_OK;
 }
 
+void adt_set_most(adt_step *s, uint64_t out, uint64_t in)
+{
+    enum { MOST_OUT = 2, MOST_IN = 3 };
+    if (s->op->factor != adt_factor_vera || s->part[2])
+        return;
+    s->num[MOST_OUT] = (double)out;
+    s->num[MOST_IN] = (double)in;
+}
+
 /* VeRA draws its projections for the greatest sizes of its modules. */
 static void set_most(adt_plan *plan)
 {
-    enum { MOST_OUT = 2, MOST_IN = 3 };
     for (size_t p = 0; p < plan->places; p++) {
-        double out = 0, in = 0;
+        uint64_t out = 0, in = 0;
         for (int again = 0; again < 2; again++) /* the second time all are known */
             for (size_t i = 0; i < plan->count; i++)
                 for (size_t k = 0; k < plan->weight[i].count; k++) {
@@ -303,10 +311,9 @@ static void set_most(adt_plan *plan)
                     if (s->place != p || s->op->factor != adt_factor_vera || s->part[2])
                         continue;
                     const fm_shape *w = &plan->weight[i].base->shape;
-                    out = FM_MAX(out, (double)w->dim[s->turned ? 1 : 0]);
-                    in = FM_MAX(in, (double)w->dim[s->turned ? 0 : 1]);
-                    s->num[MOST_OUT] = out;
-                    s->num[MOST_IN] = in;
+                    out = FM_MAX(out, w->dim[s->turned ? 1 : 0]);
+                    in = FM_MAX(in, w->dim[s->turned ? 0 : 1]);
+                    adt_set_most(s, out, in);
                 }
     }
 }

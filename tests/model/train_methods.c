@@ -258,7 +258,7 @@ static const struct {
     const char *kind, *fits, *refused;
 } stacked[] = {
     {"+embedding", "r=2 lr=0.02 targets=q_proj,embed_tokens dropout=0.2", NULL},
-    {"lora", "r=2 lr=0.02 dropout=0.3", NULL},
+    {"lora", "r=2 lr=0.02 dropout=0.3", "method=loha targets=q_proj"},
     {"dora", "r=2 lr=0.02 targets=lm_head,embed_tokens", "r=2 targets=q_proj"},
     {"ia3", "r=2 lr=0.02 targets=q_proj,gate_proj,o_proj", "r=2 targets=v_proj"},
     {"prefix", "r=2 lr=0.02", "method=prompt virtual_tokens=2"},
@@ -356,6 +356,8 @@ static const char *const mix[] = {
     "method=bitfit lr=0.01",
     "r=2 targets=embed_tokens,lm_head,k_proj loraplus=8",
     "method=full freeze=embed_tokens,norm layers=1 lr=0.001",
+    "method=loha r=2 targets=q_proj,down_proj",
+    "method=oft r=0 oft_block_size=4 coft=true coft_eps=0.01 lr=0.1 targets=q_proj,lm_head",
     "method=full lr=0.001 steps=2",
 };
 #define MIX FM_ARRAY_LEN(mix)
@@ -699,7 +701,8 @@ TEST(a_stem_with_scales_trains_as_its_values_do)
 {
     static const char *const settings[] = {
         "r=4",        "r=4 dora=true",        "r=2 modules_to_save=up_proj",
-        "method=ia3", "method=full layers=1", NULL};
+        "method=ia3", "method=full layers=1", "method=lokr r=2 targets=up_proj,o_proj",
+        NULL};
     same_as_plain("llama-fp8", settings, false);
 }
 
@@ -709,7 +712,8 @@ TEST(a_stem_of_codes_trains_as_its_values_do)
                                         "llama-awq",     "llama-bnb-nf4",  "llama-bnb-int8",
                                         "llama-ct-int4", "llama-ct-int8",  "llama-ao-int4"};
     static const char *const some[] = {"r=4", "r=4 dora=true", "method=full", NULL};
-    static const char *const all[] = {"r=4", "r=2 modules_to_save=up_proj", "method=ia3", NULL};
+    static const char *const all[] = {"r=4", "r=2 modules_to_save=up_proj", "method=ia3",
+                                      "method=oft r=4 oft_block_size=0", NULL};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         same_as_plain(names[i], i % 4 ? some : all, i % 2);
 }
@@ -812,6 +816,10 @@ TEST(settings_that_make_no_sense_are_refused_by_name)
         {"method=full freeze=embeddings", "embeddings", FM_EBASE},
         {"method=prompt freeze=norm", "freeze", FM_EINVAL},
         {"r=2 modules_to_save=classifier", "classifier", FM_EBASE},
+        {"decompose_both=true", "decompose_both goes with method lokr", FM_EINVAL},
+        {"method=oft r=4", "one of r and oft_block_size", FM_EINVAL},
+        {"method=loha dropout=0.1", "dropout", FM_EINVAL},
+        {"method=loha targets=embed_tokens", "no linear layer", FM_EUNSUPPORTED},
     };
     tiny t;
     fm_train_result r;
@@ -826,6 +834,10 @@ TEST(settings_that_make_no_sense_are_refused_by_name)
     tiny_open(&t, "llama");
     fm_train_job j = job_of(&t, "method=bitfit");
     tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EBASE, "biases");
+    tiny_close(&t);
+    tiny_open(&t, "gpt2");
+    j = job_of(&t, "method=loha targets=c_attn");
+    tk_fails(fm_train_run(e, &t.p, &j, 1, &r, NULL, NULL), FM_EUNSUPPORTED, "PEFT has no loha");
     tiny_close(&t);
     fm_engine_free(e);
 }

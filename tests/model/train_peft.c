@@ -48,6 +48,19 @@ static const kind kinds[] = {
      "r=3 alpha=6 targets=q_proj,down_proj exclude=layers.0.mlp.down_proj"},
     {MORE "ia3-usual", "llama", 4, "method=ia3"},
     {MORE "ln-tuning", "llama", 4, "method=ln_tuning"},
+    {MORE "loha", "llama", 4,
+     "method=loha r=2 alpha=3 targets=q_proj,down_proj rank_pattern=down_proj=3 "
+     "alpha_pattern=q_proj=5"},
+    {MORE "lokr", "llama", 4, "method=lokr r=2 alpha=3 targets=k_proj,up_proj decompose_factor=4"},
+    {MORE "lokr-both", "llama", 4,
+     "method=lokr r=2 alpha=4 targets=q_proj,down_proj decompose_both=true"},
+    {MORE "oft", "qwen2", 4, "method=oft oft_block_size=4 targets=q_proj,down_proj"},
+    {MORE "oft-shared", "llama", 4,
+     "method=oft r=4 oft_block_size=0 block_share=true num_cayley_neumann_terms=7 "
+     "targets=v_proj,gate_proj"},
+    {MORE "oft-coft", "llama", 4,
+     "method=oft r=8 oft_block_size=0 coft=true coft_eps=0.3 use_cayley_neumann=false "
+     "targets=q_proj"},
 };
 
 typedef struct peft { /* a base with an adapter */
@@ -105,11 +118,18 @@ static void set_all(fm_train_config *c, const char *settings)
     char text[512];
     char *rest = NULL;
     fm_method method = FM_METHOD_LORA;
+    static const struct {
+        const char *word;
+        fm_method method;
+    } others[] = {{"method=ia3", FM_METHOD_IA3},
+                  {"method=ln_tuning", FM_METHOD_NORMS},
+                  {"method=loha ", FM_METHOD_LOHA},
+                  {"method=lokr ", FM_METHOD_LOKR},
+                  {"method=oft ", FM_METHOD_OFT}};
 
-    if (strncmp(settings, "method=ia3", 10) == 0)
-        method = FM_METHOD_IA3;
-    if (strncmp(settings, "method=ln_tuning", 16) == 0)
-        method = FM_METHOD_NORMS;
+    for (size_t i = 0; i < FM_ARRAY_LEN(others); i++)
+        if (strncmp(settings, others[i].word, strlen(others[i].word)) == 0)
+            method = others[i].method;
     *c = fm_train_defaults(method);
     (void)snprintf(text, sizeof(text), "%s", settings);
     for (char *one = strtok_r(text, " ", &rest); one; one = strtok_r(NULL, " ", &rest)) {

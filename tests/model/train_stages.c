@@ -58,6 +58,8 @@ TEST(every_method)
         {FM_METHOD_IA3, "lr=0.05 steps=2 batch=3 accumulate=2"},
         {FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=3 accumulate=2 virtual_tokens=5"},
         {FM_METHOD_PROMPT, "lr=0.01 steps=2 batch=3 accumulate=2"},
+        {FM_METHOD_LOKR,
+         "r=2 lr=0.01 steps=2 batch=3 accumulate=2 targets=q_proj,down_proj,lm_head"},
     };
     for (size_t i = 0; i < FM_ARRAY_LEN(of); i++) {
         const task t = {.method = of[i].method, .set = of[i].set};

@@ -2,7 +2,7 @@
 """What PEFT learns where neither ../shared/data nor tests/model/golden/train has a reference: saved norms and embeddings, DoRA
 beside biases, excluded modules, IA3's default modules.
 
-usage: peft_train.py SHARED_DATA OUT_DIR      made with torch 2.15, transformers 5.23, PEFT 0.21, in float32
+usage: peft_train.py SHARED_DATA OUT_DIR [CASE...]      made with torch 2.15, transformers 5.23, PEFT 0.21, in float32
 
 OUT/<case>/adapter_config.json, adapter_model.safetensors   the beginning, as PEFT saves it (drawn at random, never zero)
 OUT/<case>/ref.safetensors   input_ids, labels, loss, grad.<key> at the beginning, train.losses [steps] and train.final.<key> after AdamW
@@ -23,6 +23,12 @@ CASES = {
     "dora-bias": ("qwen2", peft.LoraConfig(target_modules=["q_proj", "v_proj", "down_proj"], use_dora=True, **L)),
     "exclude": ("llama", peft.LoraConfig(target_modules=["q_proj", "down_proj"], exclude_modules=["layers.0.mlp.down_proj"], **L)),
     "ln-tuning": ("llama", peft.LNTuningConfig(task_type="CAUSAL_LM")),
+    "loha": ("llama", peft.LoHaConfig(r=2, alpha=3, target_modules=["q_proj", "down_proj"], rank_pattern={"down_proj": 3}, alpha_pattern={"q_proj": 5}, task_type="CAUSAL_LM")),
+    "lokr": ("llama", peft.LoKrConfig(r=2, alpha=3, target_modules=["k_proj", "up_proj"], decompose_factor=4, task_type="CAUSAL_LM")),
+    "lokr-both": ("llama", peft.LoKrConfig(r=2, alpha=4, target_modules=["q_proj", "down_proj"], decompose_both=True, task_type="CAUSAL_LM")),
+    "oft": ("qwen2", peft.OFTConfig(oft_block_size=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "oft-shared": ("llama", peft.OFTConfig(r=4, oft_block_size=0, block_share=True, num_cayley_neumann_terms=7, target_modules=["v_proj", "gate_proj"], task_type="CAUSAL_LM")),
+    "oft-coft": ("llama", peft.OFTConfig(r=8, oft_block_size=0, coft=True, eps=0.3, use_cayley_neumann=False, target_modules=["q_proj"], task_type="CAUSAL_LM")),
     "ia3-usual": ("llama", peft.IA3Config(task_type="CAUSAL_LM")),
 }
 T = dict(lr=2e-3, steps=4, weight_decay=0.01)
@@ -35,6 +41,8 @@ def keys(model, tensors):
 
 
 for name, (base, config) in CASES.items():
+    if len(sys.argv) > 3 and name not in sys.argv[3:]:
+        continue
     folder = os.path.join(out, name)
     os.makedirs(folder, exist_ok=True)
     ref = load_file(os.path.join(data, "arch", base, "ref.safetensors"))

@@ -375,6 +375,7 @@ static fm_status load_example(fmt_child *ch, const fm_example *e, const fmt_batc
     FM_TRY(fmt_batch_build(&lane->batch, lane->in, lane->ins, how));
     FM_TRY(fmt_objective_setup_load(&ch->goal));
     fmt_params_zero_grad(&ch->ps);
+    fmt_fold_zero(&ch->net, &ch->ps);
     return FM_OK;
 }
 
@@ -395,7 +396,8 @@ fm_status fmt_walk_each(fmt_walk *w, const size_t *which, size_t n, fmt_gradient
         if (rc == FM_OK && lanes > 0)
             rc = fmt_pass_run(w->pass, w->lane, lanes);
         for (size_t k = 0; k < now && rc == FM_OK; k++) {
-            rc = fmt_params_get_all(&w->worker[k].ps, w->worker[k].ps.g, w->host);
+            rc = fmt_fold_gather(&w->worker[k].net, &w->worker[k].ps);
+            FM_THEN(rc, fmt_params_get_all(&w->worker[k].ps, w->worker[k].ps.g, w->host));
             FM_THEN(rc, take(ctx, at + k, w->host));
         }
         w->done += now;
@@ -419,6 +421,7 @@ static fm_status run_text(fmt_walk *w, const fm_example *e, double *loss)
     if (rc == FM_OK && lane->batch.labels == 0)
         rc = fm_fail(FM_EINVAL, "the answer to explain has no token that counts");
     FM_THEN(rc, fmt_pass_run(w->pass, &lane, 1));
+    FM_THEN(rc, fmt_fold_gather(&ch->net, &ch->ps));
     *loss = lane->loss;
     lane->objective = w->objective;
     ch->goal.how = w->how;

@@ -2,7 +2,7 @@
  *
  * One table drives all four directions, so that a field cannot be settable and yet be missing
  * from the recipe. */
-#include "train/train.h"
+#include "train/net/internal.h"
 
 #include "store/base/mem.h"
 
@@ -14,6 +14,7 @@
 
 typedef enum field_kind {
     KIND_U32,
+    KIND_I32,
     KIND_U64,
     KIND_REAL,
     KIND_BOOL,
@@ -38,7 +39,7 @@ typedef struct field {
 
 static const field fields[] = {
     {"method", KIND_METHOD, AT(method), 0, 0, 0},
-    {"r", KIND_U32, AT(r), 0, 1, 4096},
+    {"r", KIND_U32, AT(r), 0, 0, 4096},
     {"alpha", KIND_REAL, AT(alpha), 0, 1e-6, 1e6},
     {"rslora", KIND_BOOL, AT(rslora), 0, 0, 0},
     {"targets", KIND_TEXT, AT(targets), ROOM(targets), 0, 0},
@@ -80,13 +81,59 @@ static const field fields[] = {
     {"seed", KIND_U64, AT(seed), 0, 0, 0},
     {"dtype", KIND_DTYPE, AT(dtype), 0, 0, 0},
     {"answers_only", KIND_BOOL, AT(answers_only), 0, 0, 0},
+    {"decompose_both", KIND_BOOL, AT(decompose_both), 0, 0, 0},
+    {"decompose_factor", KIND_I32, AT(decompose_factor), 0, -1, 65536},
+    {"oft_block_size", KIND_U32, AT(oft_block_size), 0, 0, 65536},
+    {"coft", KIND_BOOL, AT(coft), 0, 0, 0},
+    {"coft_eps", KIND_REAL, AT(coft_eps), 0, 1e-12, 1e6},
+    {"block_share", KIND_BOOL, AT(block_share), 0, 0, 0},
+    {"use_cayley_neumann", KIND_BOOL, AT(use_cayley_neumann), 0, 0, 0},
+    {"num_cayley_neumann_terms", KIND_U32, AT(num_cayley_neumann_terms), 0, 1, 1000},
 };
 
+/* Fields that some methods read: the recipes of all others lack them, as they did before these
+ * methods were there. */
+#define OF(method) (1u << FM_METHOD_##method)
+static const struct own_field {
+    const char *key;
+    uint32_t methods;
+} own_fields[] = {
+    {"decompose_both", OF(LOKR)},    {"decompose_factor", OF(LOKR)},
+    {"oft_block_size", OF(OFT)},     {"coft", OF(OFT)},
+    {"coft_eps", OF(OFT)},           {"block_share", OF(OFT)},
+    {"use_cayley_neumann", OF(OFT)}, {"num_cayley_neumann_terms", OF(OFT)},
+};
+
+static bool reads(fm_method m, const char *key)
+{
+    for (size_t i = 0; i < FM_ARRAY_LEN(own_fields); i++)
+        if (strcmp(own_fields[i].key, key) == 0)
+            return own_fields[i].methods >> m & 1u;
+    return true;
+}
+
 static const char *const method_names[] = {"lora",   "full",   "pretrain", "ia3",
-                                           "prefix", "prompt", "bitfit",   "ln_tuning"};
+                                           "prefix", "prompt", "bitfit",   "ln_tuning",
+                                           "loha",   "lokr",   "oft"};
 static const char *const objective_names[] = {"next_token", "classify", "contrastive", "dpo",
                                               "distill"};
 static const char *const schedule_names[] = {"constant", "linear", "cosine"};
+
+/* PEFT's defaults of its other kinds. */
+static void set_own_defaults(fm_train_config *c)
+{
+    c->decompose_factor = -1;
+    c->oft_block_size = 32;
+    c->coft_eps = 6e-5;
+    c->use_cayley_neumann = true;
+    c->num_cayley_neumann_terms = 5;
+    if (c->method == FM_METHOD_LOHA || c->method == FM_METHOD_LOKR || c->method == FM_METHOD_OFT) {
+        c->lr = 1e-3;
+        c->alpha = 8.0;
+    }
+    if (c->method == FM_METHOD_OFT)
+        c->r = 0; /* oft_block_size says it */
+}
 
 fm_train_config fm_train_defaults(fm_method method)
 {
@@ -117,6 +164,7 @@ fm_train_config fm_train_defaults(fm_method method)
                          .seed = 0,
                          .dtype = FM_DTYPE_NONE,
                          .answers_only = true};
+    set_own_defaults(&c);
     if (method == FM_METHOD_FULL)
         c.lr = 2e-5;
     if (method == FM_METHOD_IA3) {
@@ -150,7 +198,7 @@ static const field *find_field(const char *key)
 
 static fm_status unknown_key(const char *key)
 {
-    char list[512] = "";
+    char list[1024] = "";
     size_t len = 0;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(fields); i++) {
@@ -170,7 +218,7 @@ static fm_status unknown_key(const char *key)
 static fm_status parse_choice(int *out, const char *key, const char *value,
                               const char *const *names, size_t n)
 {
-    char list[64] = "";
+    char list[256] = "";
 
     for (size_t i = 0; i < n; i++) {
         if (strcmp(value, names[i]) == 0) {
@@ -188,6 +236,12 @@ static fm_status parse_choice(int *out, const char *key, const char *value,
         memcpy(list + len, names[i], add + 1);
     }
     return fm_fail(FM_EINVAL, "training option %s: '%s' is none of %s", key, value, list);
+}
+
+/* r 0 leaves it to oft_block_size. */
+static bool no_rank(const fm_train_config *c, const field *f, uint64_t v)
+{
+    return f->at == AT(r) && v == 0 && c->method != FM_METHOD_OFT;
 }
 
 static fm_status check_range(const field *f, double v)
@@ -230,14 +284,30 @@ static fm_status parse_bool(bool *out, const char *key, const char *value)
     return FM_OK;
 }
 
+static fm_status set_signed(char *at, const field *f, const char *value)
+{
+    bool minus = value[0] == '-';
+    uint64_t whole = 0;
+    FM_TRY(parse_u64(&whole, f->key, value + minus));
+    FM_TRY(check_range(f, minus ? -(double)whole : (double)whole));
+    int32_t narrow = minus ? -(int32_t)whole : (int32_t)whole;
+
+    memcpy(at, &narrow, sizeof(narrow));
+    return FM_OK;
+}
+
 static fm_status set_number(fm_train_config *c, const field *f, const char *value)
 {
     char *at = (char *)c + f->at;
     uint64_t whole = 0;
     double real = 0.0;
+    if (f->kind == KIND_I32)
+        return set_signed(at, f, value);
     FM_TRY(f->kind == KIND_REAL ? parse_real(&real, f->key, value)
                                 : parse_u64(&whole, f->key, value));
 
+    if (f->kind != KIND_REAL && no_rank(c, f, whole))
+        return fm_fail(FM_EINVAL, "training option r: 0 is not between 1 and %.9g", f->max);
     if (f->kind != KIND_U64)
         FM_TRY(check_range(f, f->kind == KIND_REAL ? real : (double)whole));
     uint32_t narrow = (uint32_t)whole;
@@ -299,6 +369,7 @@ fm_status fm_train_config_set(fm_train_config *c, const char *key, const char *v
         return unknown_key(key);
     switch (f->kind) {
     case KIND_U32:
+    case KIND_I32:
     case KIND_U64:
     case KIND_REAL:
         return set_number(c, f, value);
@@ -344,6 +415,8 @@ static fm_json *field_json(const fm_train_config *c, const field *f)
     case KIND_U32:
         memcpy(&narrow, at, sizeof(narrow));
         return fm_json_new_int((int64_t)narrow);
+    case KIND_I32:
+        return fm_json_new_int(*(const int32_t *)(const void *)at);
     case KIND_U64: /* as text, since JSON integers have 63 bits here */
         memcpy(&whole, at, sizeof(whole));
         if (whole <= INT64_MAX)
@@ -379,6 +452,8 @@ fm_json *fm_train_config_json(const fm_train_config *c)
     for (size_t i = 0; o && i < FM_ARRAY_LEN(fields); i++) {
         if (fields[i].at == AT(shards) && c->shards == 1)
             continue; /* leaves older recipes, which lack this setting, as they are */
+        if (!reads(c->method, fields[i].key))
+            continue;
         if (fm_json_set(o, fields[i].key, field_json(c, &fields[i])) < 0) {
             fm_json_free(o);
             return NULL;
@@ -431,4 +506,48 @@ fm_status fm_train_config_from_json(fm_train_config *c, const fm_json *v, const 
     }
     fm_buf_release(&text);
     return rc;
+}
+
+static const field *misplaced(const fm_train_config *c, uint32_t *methods)
+{
+    fm_train_config usual = fm_train_defaults(c->method);
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(own_fields); i++) {
+        const field *f = find_field(own_fields[i].key);
+        if (!f)
+            continue;
+        const char *a = (const char *)c + f->at, *b = (const char *)&usual + f->at;
+        size_t n = f->kind == KIND_TEXT   ? f->bytes
+                   : f->kind == KIND_BOOL ? sizeof(bool)
+                   : f->kind == KIND_REAL ? sizeof(double)
+                                          : sizeof(uint32_t);
+        *methods = own_fields[i].methods;
+        if (!reads(c->method, f->key) && memcmp(a, b, n) != 0)
+            return f;
+    }
+    return NULL;
+}
+
+fm_status fmt_config_check(const fm_train_config *c, const char *name)
+{
+    uint32_t methods = 0;
+    const field *f = misplaced(c, &methods);
+    char list[128] = "";
+
+    for (size_t m = 0; f && m < FM_ARRAY_LEN(method_names); m++) {
+        size_t len = strlen(list), add = strlen(method_names[m]);
+        if (!(methods >> m & 1u) || len + add + 3 > sizeof(list))
+            continue;
+        memcpy(list + len, ", ", 3);
+        memcpy(list + len + (len > 0 ? 2 : 0), method_names[m], add + 1);
+    }
+    return f ? fm_fail(FM_EINVAL, "%s: training option %s goes with method %s", name, f->key, list)
+             : FM_OK;
+}
+
+fm_json *fmt_config_value(const fm_train_config *c, const char *key)
+{
+    const field *f = reads(c->method, key) ? find_field(key) : NULL;
+
+    return f ? field_json(c, f) : NULL;
 }

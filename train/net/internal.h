@@ -49,6 +49,7 @@ typedef struct fmt_linear {
     fmt_scale in_scale, out_scale;
     const float *bias_after;
     struct fmt_dora *dora; /* trained, else NULL */
+    struct fmt_fold *fold; /* trained, else NULL; w is its layout */
     /* [rows, out], the lane's: y before a trained out_scale; DoRA: divided by the norm. */
     float *kept;
 } fmt_linear;
@@ -122,6 +123,14 @@ typedef struct fmt_dora_set {
     uint64_t products, vectors, lo, hi;
 } fmt_dora_set;
 
+/* Memory of all modules that train by a formula (method_fold.c). mem, on the device: the gradients
+ * of their weights, `all` floats, then one weight on its way. host: two weights, then parameters lo
+ * .. hi - 1 and their gradients. most: floats of the largest weight. */
+typedef struct fmt_fold_set {
+    float *mem, *host;
+    uint64_t all, most, lo, hi;
+} fmt_fold_set;
+
 /* Where a net has something to train. */
 typedef struct fmt_depth {
     uint32_t first;   /* lowest layer with something to train in or below it; arch.layers: none */
@@ -149,6 +158,8 @@ typedef struct fmt_net {
     float *virt_own;        /* device: memory of the parent's frozen virt_rows */
     uint32_t doras;         /* modules with a trained magnitude */
     fmt_dora_set dora;
+    uint32_t folds; /* modules that train by a formula */
+    fmt_fold_set fold;
     const float *near;    /* fm_train_seq.bias (infer/model/fixed.h), or NULL */
     float *fixed_own;     /* device: of fmt_net_fixed */
     float *embed_own;     /* device: factors of the parent's low-rank terms on the embedding */
@@ -263,6 +274,12 @@ uint32_t fmt_schedule_steps(const fm_train_config *c, uint64_t examples);
 double fmt_schedule_lr(const fm_train_config *c, uint32_t step, uint32_t steps);
 /* The factor by which PyTorch's clip_grad_norm_ multiplies gradients; 1 where max_norm is 0. */
 float fmt_clip_scale(double norm, double max_norm);
+
+/* ---- settings ---- */
+/* FM_EINVAL: names a field that is set for another method than c's. */
+FM_CHECKED fm_status fmt_config_check(const fm_train_config *c, const char *name);
+/* A field's value, owned; NULL: the method does not read it. */
+fm_json *fmt_config_value(const fm_train_config *c, const char *key);
 
 /* ---- checkpoints ---- */
 typedef struct fmt_checkpoint {

@@ -13,8 +13,7 @@
 
 bool fmt_method_is_adapter(fm_method m)
 {
-    return m == FM_METHOD_LORA || m == FM_METHOD_IA3 || m == FM_METHOD_PREFIX ||
-           m == FM_METHOD_PROMPT || m == FM_METHOD_NORMS;
+    return m != FM_METHOD_FULL && m != FM_METHOD_PRETRAIN && m != FM_METHOD_BITFIT;
 }
 
 bool fmt_method_needs_stem(const fm_train_config *c)
@@ -40,6 +39,7 @@ static fm_status check_lora_options(const fm_train_config *c, const char *name)
                        name, c->bias);
     if (c->method == FM_METHOD_LORA)
         return FM_OK;
+    const bool lycoris = c->method == FM_METHOD_LOHA || c->method == FM_METHOD_LOKR;
     if (c->dora)
         return needs(name, "dora", "lora");
     if (c->rslora)
@@ -48,28 +48,33 @@ static fm_status check_lora_options(const fm_train_config *c, const char *name)
         return needs(name, "dropout", "lora");
     if (c->loraplus < 1.0 || c->loraplus > 1.0)
         return needs(name, "loraplus", "lora");
-    if (c->rank_pattern[0])
-        return needs(name, "rank_pattern", "lora");
-    if (c->alpha_pattern[0])
-        return needs(name, "alpha_pattern", "lora");
+    if (c->rank_pattern[0] && !lycoris)
+        return needs(name, "rank_pattern", "lora, loha or lokr");
+    if (c->alpha_pattern[0] && !lycoris)
+        return needs(name, "alpha_pattern", "lora, loha or lokr");
     return c->bias[0] && strcmp(c->bias, "none") != 0 ? needs(name, "bias", "lora") : FM_OK;
 }
 
 fm_status fmt_method_check(const fm_train_config *c, const char *name)
 {
     fm_method m = c->method;
+    const bool targets = m == FM_METHOD_LORA || fmt_fold_kind(m);
     FM_TRY(check_lora_options(c, name));
-    if (m == FM_METHOD_LORA && (c->r == 0 || !(c->alpha > 0.0)))
+    FM_TRY(fmt_config_check(c, name));
+    if (m == FM_METHOD_OFT && (c->r > 0) == (c->oft_block_size > 0))
+        return fm_fail(FM_EINVAL, "%s: oft takes one of r and oft_block_size; the other is 0",
+                       name);
+    if (targets && m != FM_METHOD_OFT && (c->r == 0 || !(c->alpha > 0.0)))
         return fm_fail(FM_EINVAL, "%s: r and alpha must be above 0", name);
     if (c->feedforward[0] && m != FM_METHOD_IA3)
         return needs(name, "feedforward", "ia3");
     if (c->freeze[0] && m != FM_METHOD_FULL)
         return needs(name, "freeze", "full");
-    if (c->exclude[0] && m != FM_METHOD_LORA && m != FM_METHOD_IA3)
+    if (c->exclude[0] && !targets && m != FM_METHOD_IA3)
         return needs(name, "exclude", "lora or ia3");
-    if (c->modules_to_save[0] && m != FM_METHOD_LORA && m != FM_METHOD_IA3)
+    if (c->modules_to_save[0] && !targets && m != FM_METHOD_IA3)
         return needs(name, "modules_to_save", "lora or ia3");
-    if (m == FM_METHOD_LORA && c->layers[0] && fm_pattern_is_regex(c->targets))
+    if (targets && c->layers[0] && fm_pattern_is_regex(c->targets))
         return fm_fail(FM_EINVAL,
                        "%s: training option layers goes with names in targets; a pattern says "
                        "itself which layers it means",
@@ -95,6 +100,10 @@ static fm_status declare_adapter(fmt_net *net, fmt_params *ps, const fm_train_co
         return fmt_virtual_declare(net, ps, FMT_VIRTUAL_ROWS, c->virtual_tokens);
     case FM_METHOD_NORMS:
         return fmt_norms_declare(net, ps, c);
+    case FM_METHOD_LOHA:
+    case FM_METHOD_LOKR:
+    case FM_METHOD_OFT:
+        return fmt_fold_declare(net, ps, c, config);
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:
     case FM_METHOD_BITFIT:
@@ -191,9 +200,30 @@ static fm_status check_base_copy(const fmt_net *net, const fm_tree *parent, cons
     return fm_fail(FM_EBASE, "%s: its values are not the parent's %s", e->name, own);
 }
 
-static fm_status from_entry(fmt_net *net, fmt_params *ps, const fm_json *config,
-                            const fm_tree *parent, const fm_entry *e)
+/* A tensor of a formula: with it all those of its module are declared. */
+static fm_status from_fold(fmt_net *net, fmt_params *ps, const fm_json *config, const fm_tree *tree,
+                           const char *prefix, const fm_entry *e, size_t tail)
 {
+    const char *kind = fmt_fold_kind_of_type(fm_json_cstr(fm_json_get(config, "peft_type"), ""));
+    const size_t skip = strlen(FMT_PEFT_PREFIX);
+    char peft[FMT_MODULE_BYTES + 16];
+    char own[FMT_MODULE_BYTES + 16];
+
+    (void)snprintf(peft, sizeof(peft), "%.*s", (int)(strlen(e->name) - skip - tail),
+                   e->name + skip);
+    fmt_own_name(net, peft, own, sizeof(own));
+    fmt_linear *l = module_of(net, own);
+    if (!l)
+        return fm_fail(FM_EBASE, "%s: the parent has no such module", e->name);
+    return fmt_fold_add(net, ps, l, kind, peft, config, tree, prefix);
+}
+
+static fm_status from_entry(fmt_net *net, fmt_params *ps, const fm_json *config,
+                            const fm_tree *parent, const fm_tree *tree, const char *prefix,
+                            const fm_entry *e)
+{
+    const char *kind = fmt_fold_kind_of_type(fm_json_cstr(fm_json_get(config, "peft_type"), ""));
+    size_t end = 0;
     static const char *const follow[] = {".lora_B.weight", ".lora_embedding_B",
                                          ".lora_magnitude_vector", ".lora_magnitude_vector.weight"};
     static const char *const lead[] = {".lora_A.weight", ".lora_embedding_A", ".ia3_l"};
@@ -211,6 +241,8 @@ static fm_status from_entry(fmt_net *net, fmt_params *ps, const fm_json *config,
     for (size_t i = 0; i < FM_ARRAY_LEN(follow); i++)
         if (ends_with(name, follow[i]))
             return FM_OK; /* declared with its lora_A */
+    if (kind && fm_fold_part(kind, name, &end) >= 0)
+        return from_fold(net, ps, config, tree, prefix, e, end);
     if (ends_with(name, ".base_layer.weight"))
         return check_base_copy(net, parent, e);
     for (size_t i = 0; !tail && i < FM_ARRAY_LEN(lead); i++)
@@ -265,7 +297,7 @@ static fm_status check_trained(const fm_json *config, const char *prefix)
                                         "LN_TUNING"};
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), ""), *set = NULL;
     const char *start = fm_json_cstr(fm_json_get(config, "init_lora_weights"), "");
-    bool known = false;
+    bool known = fmt_fold_kind_of_type(type) != NULL;
 
     for (size_t i = 0; i < FM_ARRAY_LEN(types); i++)
         known = known || strcmp(type, types[i]) == 0;
@@ -298,7 +330,7 @@ fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *p
     fm_tree_range(tree, prefix, &begin, &end);
     for (size_t i = begin; i < end && rc == FM_OK; i++)
         if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
-            rc = from_entry(net, ps, *config, parent, fm_tree_at(tree, i));
+            rc = from_entry(net, ps, *config, parent, tree, prefix, fm_tree_at(tree, i));
     set_dropout(net, 0.0f);
     return rc;
 }
@@ -402,6 +434,7 @@ fm_status fmt_method_fill(fmt_net *net, fmt_params *ps, const fmt_method *m)
         seen.p = fm_adapted_provider(adapted);
     }
     FM_THEN(rc, fmt_dora_prepare(net, seen.parent, seen.p));
+    FM_THEN(rc, fmt_fold_prepare(net, seen.parent, seen.p));
     FM_THEN(rc, fmt_method_begin(net, ps, &seen));
     if (rc == FM_OK && m->init)
         rc = fmt_params_load(ps, m->init, m->init_p, "", false);

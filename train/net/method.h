@@ -7,6 +7,7 @@
 #ifndef FM_TRAIN_METHOD_H
 #define FM_TRAIN_METHOD_H
 
+#include "store/fold.h"
 #include "train/net/internal.h"
 
 FM_BEGIN_DECLS
@@ -25,6 +26,17 @@ typedef struct fmt_dora {
     float *scale; /* [out] the module's out_scale */
     float *aw;    /* [r, out] */
 } fmt_dora;
+
+/* A target that trains by a formula of the adapter's tensors (store/fold.h): the product reads a
+ * weight that is made anew after each step; the gradient of this weight becomes that of the
+ * tensors. */
+typedef struct fmt_fold {
+    fm_fold *formula;
+    int32_t param[FM_FOLD_PARTS]; /* -1: the module has no such tensor */
+    float *base;                  /* [out, in] host: the parent's weight */
+    fm_weight *w;
+    float *dw; /* [out, in] device, in the net's fmt_fold_set */
+} fmt_fold;
 
 /* What a method needs besides the net. */
 typedef struct fmt_method {
@@ -101,6 +113,36 @@ void fmt_dora_release(fmt_net *net);
 void fmt_dora_free(fmt_dora *d);
 /* FM_EUNSUPPORTED: l takes no term or scale, since the parent's DoRA or IA3 scales it. */
 FM_CHECKED fm_status fmt_check_free(const fmt_linear *l);
+
+/* FM_EBASE: a name in rank_pattern or alpha_pattern of config that means no chosen module. */
+FM_CHECKED fm_status fmt_check_patterns(fmt_net *net, const fm_train_config *c,
+                                        const fm_json *config);
+
+/* ---- method_fold.c ---- */
+/* The folder's kind of a method that trains by formulas, or of a peft_type; NULL: it does not. */
+const char *fmt_fold_kind(fm_method m);
+const char *fmt_fold_kind_of_type(const char *peft_type);
+FM_CHECKED fm_status fmt_fold_declare(fmt_net *net, fmt_params *ps, const fm_train_config *c,
+                                      const fm_json *config);
+/* Declares the tensors that the adapter at prefix of tree has for l, PEFT's `module`. */
+FM_CHECKED fm_status fmt_fold_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *kind,
+                                  const char *module, const fm_json *config, const fm_tree *tree,
+                                  const char *prefix);
+/* Reads the parent's weights of the targets. */
+FM_CHECKED fm_status fmt_fold_prepare(fmt_net *net, const fm_tree *parent, const fm_provider *p);
+/* Allocates the net's fmt_fold_set and the layouts, after fmt_params_alloc. */
+FM_CHECKED fm_status fmt_fold_room(fmt_net *net, const fmt_params *ps);
+uint64_t fmt_fold_bytes(const fmt_net *net);
+FM_CHECKED fm_status fmt_fold_refresh(fmt_net *net, fmt_params *ps);
+/* Begins a gradient; fmt_fold_gather does it, too. */
+void fmt_fold_zero(fmt_net *net, const fmt_params *ps);
+/* At the end of a shard: stores the gradients of the tensors in ps->g. */
+FM_CHECKED fm_status fmt_fold_gather(fmt_net *net, fmt_params *ps);
+void fmt_fold_release(fmt_net *net);
+void fmt_fold_free(fmt_fold *f);
+/* Where the gradient of l's weight is added up: dense, or the parameter's; NULL: it is frozen. ps:
+ * the lane's, NULL for frozen rows. */
+float *fmt_weight_grad(const fmt_linear *l, const fmt_params *ps);
 
 /* ---- method_ia3.c, method_virtual.c, method_full.c ---- */
 /* PEFT's names for the family where targets and feedforward are left empty. */

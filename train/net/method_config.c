@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ADAPTER_CONFIG "adapter_config.json"
+
 typedef struct peft_default {
     const char *key;
     char kind; /* n null, t true, f false, o empty object, i 16, z 0.0, s text */
@@ -312,6 +314,69 @@ static fm_json *with_defaults(const peft_default *f, size_t n)
     return NULL;
 }
 
+/* ---- kinds with formulas: what PEFT writes by default, then the settings of the same names ---- */
+#define TARGETED                                                                                   \
+    "\"auto_mapping\":null,\"base_model_name_or_path\":null,\"exclude_modules\":null,"             \
+    "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"                       \
+    "\"layers_to_transform\":null,\"modules_to_save\":null,\"peft_version\":\"0.21.2\","           \
+    "\"revision\":null,\"target_modules\":null,\"task_type\":null,"
+#define LYCORIS                                                                                    \
+    "\"alpha\":8,\"alpha_pattern\":{},\"module_dropout\":0.0,\"r\":8,\"rank_dropout\":0.0,"        \
+    "\"rank_pattern\":{},\"use_effective_conv2d\":false,"
+static const struct fold_fields {
+    fm_method method;
+    const char *json;
+} fold_fields[] = {
+    {FM_METHOD_LOHA, "{" TARGETED LYCORIS "\"peft_type\":\"LOHA\"}"},
+    {FM_METHOD_LOKR,
+     "{" TARGETED LYCORIS "\"decompose_both\":false,\"decompose_factor\":-1,\"peft_type\":\"LOKR\","
+     "\"rank_dropout_scale\":false}"},
+    {FM_METHOD_OFT, "{" TARGETED "\"bias\":\"none\",\"block_share\":false,\"coft\":false,"
+                    "\"eps\":6e-05,\"fan_in_fan_out\":false,\"module_dropout\":0.0,"
+                    "\"num_cayley_neumann_terms\":5,\"oft_block_size\":32,\"peft_type\":\"OFT\","
+                    "\"r\":0,\"use_cayley_neumann\":true}"},
+};
+
+static fm_json *fold_defaults(fm_method m)
+{
+    fm_json *o = NULL;
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(fold_fields); i++)
+        if (fold_fields[i].method == m &&
+            fm_json_parse(&o, fm_span_str(fold_fields[i].json), ADAPTER_CONFIG) < 0)
+            return NULL;
+    return o;
+}
+
+/* Sets what the config has by the names that the settings have, too. */
+static fm_status take_settings(fm_json *o, const fm_train_config *c)
+{
+    static const char *const same[] = {
+        "r",    "decompose_both", "decompose_factor",   "oft_block_size",
+        "coft", "block_share",    "use_cayley_neumann", "num_cayley_neumann_terms"};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(same); i++)
+        if (fm_json_get(o, same[i]))
+            FM_TRY(fm_json_set(o, same[i], fmt_config_value(c, same[i])));
+    return FM_OK;
+}
+
+static fm_status fold(fm_json *o, fmt_net *net, const fm_train_config *c)
+{
+    FM_TRY(take_settings(o, c));
+
+    if (fm_json_get(o, "alpha")) {
+        FM_TRY(fm_json_set(o, "alpha", number(c->alpha)));
+        FM_TRY(set_pattern(o, "alpha_pattern", c->alpha_pattern));
+        FM_TRY(set_pattern(o, "rank_pattern", c->rank_pattern));
+    }
+    if (c->method == FM_METHOD_OFT)
+        FM_TRY(fm_json_set(o, "eps", fm_json_new_real(c->coft_eps)));
+    FM_TRY(exclude(o, c));
+    FM_TRY(fm_json_set(o, "target_modules", target_names(net, c->targets)));
+    return c->layers[0] ? layers_of(o, net, c) : FM_OK;
+}
+
 static fm_json *fields_of(fm_method m)
 {
     switch (m) {
@@ -325,6 +390,10 @@ static fm_json *fields_of(fm_method m)
         return with_defaults(prompt_fields, FM_ARRAY_LEN(prompt_fields));
     case FM_METHOD_NORMS:
         return with_defaults(norm_fields, FM_ARRAY_LEN(norm_fields));
+    case FM_METHOD_LOHA:
+    case FM_METHOD_LOKR:
+    case FM_METHOD_OFT:
+        return fold_defaults(m);
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:
     case FM_METHOD_BITFIT:
@@ -346,6 +415,8 @@ fm_status fmt_method_config(fm_json **out, fmt_net *net, const fm_train_config *
         rc = ia3(o, net, c);
     else if (rc == FM_OK && c->method == FM_METHOD_NORMS)
         rc = fm_json_set(o, "target_modules", fmt_norms_json(&net->arch, c->targets));
+    else if (rc == FM_OK && fmt_fold_kind(c->method))
+        rc = fold(o, net, c);
     else if (rc == FM_OK)
         rc = virtuals(o, net, c);
     if (rc < 0) {

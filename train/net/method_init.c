@@ -13,7 +13,7 @@ typedef enum law {
     LAW_PARENT,  /* the tensor that the parent computes with */
     LAW_ZERO,    /* B; A of an embedding */
     LAW_ONE,     /* IA3 */
-    LAW_UNIFORM, /* A: U(-1/sqrt(in), 1/sqrt(in)), which is kaiming_uniform_(a = sqrt(5)) */
+    LAW_UNIFORM, /* U(-1/sqrt(n), 1/sqrt(n)), n columns: kaiming_uniform_(a = sqrt(5)) */
     LAW_NORMAL,  /* N(0, 1): virtual tokens, B of an embedding */
     LAW_NORMS,   /* norms of W's rows: DoRA's magnitude */
 } law;
@@ -30,6 +30,17 @@ static const struct {
     {".lora_magnitude_vector", LAW_NORMS, ""},
     {".ia3_l", LAW_ONE, ""},
     {"prompt_embeddings", LAW_NORMAL, "prompt_embeddings"},
+    {".hada_w1_a", LAW_UNIFORM, "hada_w1_a"},
+    {".hada_w1_b", LAW_UNIFORM, "hada_w1_b"},
+    {".hada_w2_a", LAW_UNIFORM, "hada_w2_a"},
+    {".hada_w2_b", LAW_ZERO, ""},
+    {".lokr_w1", LAW_ZERO, ""},
+    {".lokr_w1_a", LAW_ZERO, ""},
+    {".lokr_w1_b", LAW_UNIFORM, "lokr_w1_b"},
+    {".lokr_w2", LAW_UNIFORM, "lokr_w2"},
+    {".lokr_w2_a", LAW_UNIFORM, "lokr_w2_a"},
+    {".lokr_w2_b", LAW_UNIFORM, "lokr_w2_b"},
+    {".oft_R.weight", LAW_ZERO, ""},
 };
 
 static bool ends_with(const char *s, const char *tail)

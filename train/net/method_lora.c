@@ -75,6 +75,12 @@ static fm_status check_patterns(fmt_net *net, const fm_train_config *c, const fm
     return FM_OK;
 }
 
+fm_status fmt_check_patterns(fmt_net *net, const fm_train_config *c, const fm_json *config)
+{
+    FM_TRY(check_patterns(net, c, config, "rank_pattern"));
+    return check_patterns(net, c, config, "alpha_pattern");
+}
+
 void fmt_loraplus(fmt_params *ps, double ratio)
 {
     for (size_t i = 0; i < ps->count; i++) {
@@ -90,8 +96,7 @@ fm_status fmt_lora_declare(fmt_net *net, fmt_params *ps, const fm_train_config *
     fmt_linear *l;
     FM_TRY(fmt_check_targets(net, c->targets, "targets"));
 
-    FM_TRY(check_patterns(net, c, config, "rank_pattern"));
-    FM_TRY(check_patterns(net, c, config, "alpha_pattern"));
+    FM_TRY(fmt_check_patterns(net, c, config));
     for (size_t i = 0; (l = fmt_net_linear(net, i)); i++) {
         fm_lora_spec spec;
         char module[FMT_MODULE_BYTES + 16];

@@ -591,8 +591,8 @@ int32_t fmt_net_layer_of(const fmt_net *net, const fmt_linear *l)
 
 bool fmt_linear_trains(const fmt_linear *l)
 {
-    bool any =
-        l->w_param >= 0 || l->bias_param >= 0 || l->in_scale.param >= 0 || l->out_scale.param >= 0;
+    bool any = l->fold || l->w_param >= 0 || l->bias_param >= 0 || l->in_scale.param >= 0 ||
+               l->out_scale.param >= 0;
 
     for (size_t i = 0; i < l->terms; i++)
         any = any || l->term[i].a_param >= 0 || l->term[i].b_param >= 0;

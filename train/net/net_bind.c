@@ -56,8 +56,10 @@ void fmt_net_release(fmt_net *net)
 {
     fmt_linear *l;
 
+    fmt_fold_release(net);
     for (size_t i = 0; net->block && (l = fmt_net_linear(net, i)); i++) {
         fm_free(l->term);
+        fmt_fold_free(l->fold);
         fmt_dora_free(l->dora);
     }
     fmt_dora_release(net);
@@ -181,6 +183,7 @@ fm_status fmt_net_bind(fmt_net *net, fmt_params *ps, bool own_weights)
         head->w_param = embed->w_param;
     }
     FM_TRY(fmt_dora_room(net, ps));
+    FM_TRY(fmt_fold_room(net, ps));
     fmt_method_bind(net, ps);
     return FM_OK;
 }
@@ -235,5 +238,6 @@ fm_status fmt_net_refresh(fmt_net *net, fmt_params *ps)
         ps->be->copy_rows(ps->be, gain, n->n, ps->p + ps->item[n->param].at, n->n, NULL, 1, n->n);
         ps->be->add(ps->be, gain, net->made, n->n); /* the ones */
     }
+    FM_TRY(fmt_fold_refresh(net, ps));
     return fmt_dora_refresh(net, ps);
 }

@@ -25,6 +25,8 @@ static void note_linear(fmt_params *ps, const fmt_linear *l, uint32_t stage)
     }
     if (l->dora)
         note(ps, l->dora->magnitude, stage);
+    for (size_t i = 0; l->fold && i < FM_FOLD_PARTS; i++)
+        note(ps, l->fold->param[i], stage);
 }
 
 static void note_norm(fmt_params *ps, const fmt_norm *n, uint32_t stage)
@@ -63,6 +65,8 @@ static void leave_linear(fmt_net *net, fmt_linear *l)
 {
     net->doras -= l->dora != NULL;
     fmt_dora_free(l->dora);
+    net->folds -= l->fold != NULL;
+    fmt_fold_free(l->fold);
     fm_free(l->term);
     memset(l, 0, sizeof(*l));
     l->w_param = l->bias_param = l->in_scale.param = l->out_scale.param = -1;

@@ -7,6 +7,7 @@
 
 #include "store/base/cancel.h"
 #include "store/base/mem.h"
+#include "train/net/method.h"
 
 #define BACKS_MAX 64u
 
@@ -255,9 +256,10 @@ static void weight_grads(fmt_pass *p, fmt_parts ps, int32_t layer, const float *
         const float *dy = out->y + part->begin * out->ldy;
         if (!part->lane->ps || fmt_goes_alone(l))
             continue;
-        if (l->w_param >= 0)
-            p->be->linear_dw(p->be, grad_of(part, l->w_param), dy, out->ldy, x + part->begin * ldx,
-                             ldx, part->count, l->out, l->in, l->transposed);
+        float *dw = fmt_weight_grad(l, part->lane->ps);
+        if (dw)
+            p->be->linear_dw(p->be, dw, dy, out->ldy, x + part->begin * ldx, ldx, part->count,
+                             l->out, l->in, l->transposed);
         if (l->bias_param >= 0)
             p->be->bias_grad(p->be, grad_of(part, l->bias_param), dy, out->ldy, part->count,
                              l->out);
@@ -342,8 +344,10 @@ fm_status fmt_linears_made_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float 
     bool trains = false;
 
     FM_TRY(fm_go_on());
-    for (uint32_t i = 0; i < ps.n; i++)
-        trains = trains || lin_of(&ps.p[i], layer, out->which)->w_param >= 0;
+    for (uint32_t i = 0; i < ps.n; i++) {
+        const fmt_linear *l = lin_of(&ps.p[i], layer, out->which);
+        trains = trains || l->fold || l->w_param >= 0;
+    }
     if (!trains && goes_at_once(p, ps, layer, out, 1)) {
         grad_at_once(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1, x);
         return FM_OK;

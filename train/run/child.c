@@ -333,8 +333,10 @@ fm_status fmt_child_begin_step(fmt_child *ch)
     for (size_t i = 0; rc == FM_OK && i < ch->seqs; i++)
         ch->targets += fmt_objective_setup_units(ch->c, &ch->seq[i], &ch->of[i], 1);
     ch->lane.dloss = ch->targets > 0 ? (float)(1.0 / (double)ch->targets) : 0.0f;
-    if (rc == FM_OK)
+    if (rc == FM_OK) {
         fmt_params_zero_grad(&ch->ps);
+        fmt_fold_zero(&ch->net, &ch->ps);
+    }
     return rc;
 }
 
@@ -348,11 +350,13 @@ void fmt_child_begin_shard(fmt_child *ch, uint32_t s)
     ch->lane.row_base = rows_before(ch, s);
 }
 
-void fmt_child_end_shard(fmt_child *ch, uint32_t i)
+fm_status fmt_child_end_shard(fmt_child *ch, uint32_t i)
 {
     const fmt_shard_sum sum = {.loss = ch->loss, .tokens = ch->tokens};
+    FM_TRY(fmt_fold_gather(&ch->net, &ch->ps));
 
     fmt_shards_keep(&ch->shards, &ch->ps, i, sum);
+    return FM_OK;
 }
 
 fm_status fmt_child_total(fmt_child *ch)

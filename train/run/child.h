@@ -83,7 +83,7 @@ FM_CHECKED fm_status fmt_child_gather(fmt_child *ch, fmt_pass *p, bool *stands);
 FM_CHECKED fm_status fmt_child_load_micro(fmt_child *ch, size_t k);
 void fmt_child_end_micro(fmt_child *ch);
 /* Ends this rank's i-th shard. */
-void fmt_child_end_shard(fmt_child *ch, uint32_t i);
+FM_CHECKED fm_status fmt_child_end_shard(fmt_child *ch, uint32_t i);
 /* Sums the step's loss over all shards and ranks, once this rank's losses are known. */
 FM_CHECKED fm_status fmt_child_total(fmt_child *ch);
 /* Queues the update. norm: the gradient's. *broken: the loss or the gradient is not finite (nothing

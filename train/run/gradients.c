@@ -52,14 +52,16 @@ static fm_status probe_load(probe *b, fm_engine *e, const fm_tree *tree, const f
     return FM_OK;
 }
 
-/* DoRA's norms are those of the weights as the adapters below have changed them. */
-static fm_status prepare_dora(probe *b, const fm_tree *tree, const fm_provider *p)
+/* DoRA's norms, and what formulas begin with, are those of the weights as the adapters below have
+ * changed them. */
+static fm_status prepare(probe *b, const fm_tree *tree, const fm_provider *p)
 {
     fm_adapted *adapted = NULL;
     fm_status rc = fm_adapted_open(&adapted, tree, p, FM_ADAPTED_RUN, FM_DTYPE_NONE, "gradients");
 
     if (rc == FM_OK)
         rc = fmt_dora_prepare(&b->net, fm_adapted_tree(adapted), fm_adapted_provider(adapted));
+    FM_THEN(rc, fmt_fold_prepare(&b->net, fm_adapted_tree(adapted), fm_adapted_provider(adapted)));
     fm_adapted_close(adapted);
     return rc;
 }
@@ -73,7 +75,7 @@ static fm_status probe_adapter(probe *b, fm_engine *e, const fm_tree *tree, cons
     FM_TRY(fmt_method_declare_from(&b->net, &b->ps, b->stem, tree, p, prefix, &b->config));
     FM_TRY(fmt_params_alloc(&b->ps, b->net.be, false));
     FM_TRY(fmt_net_bind(&b->net, &b->ps, true));
-    FM_TRY(prepare_dora(b, tree, p));
+    FM_TRY(prepare(b, b->stem, p));
     FM_TRY(fmt_params_load(&b->ps, tree, p, prefix, true));
     return fmt_net_refresh(&b->net, &b->ps);
 }
@@ -105,7 +107,7 @@ static fm_status probe_run(probe *b, const fmt_seq_in *s, size_t n, double *loss
     if (rc == FM_OK && labels > 0)
         rc = fmt_pass_run(b->pass, &lane, 1);
     *loss = labels > 0 ? lane->loss / (double)labels : 0.0;
-    return rc;
+    return rc == FM_OK ? fmt_fold_gather(&b->net, &b->ps) : rc;
 }
 
 static fm_status probe_pass(probe *b)

@@ -4,6 +4,7 @@
 #include "train/run/pipeline_1f1b.h"
 
 #include "store/base/mem.h"
+#include "train/net/method.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -269,14 +270,18 @@ static void begin_shards(fmt_pipeline *f, uint32_t upto)
                 fmt_child_begin_shard(&f->child[c], f->child[c].shards.first + f->begun);
 }
 
-static void keep_shards(fmt_pipeline *f, uint32_t upto)
+static fm_status keep_shards(fmt_pipeline *f, uint32_t upto)
 {
     for (; f->kept < upto; f->kept++)
         for (size_t c = 0; c < f->n; c++) {
-            fmt_shards *s = &f->child[c].shards;
-            if (f->child[c].at_work && f->kept < s->own)
-                fmt_shards_keep(s, &f->child[c].ps, f->kept, s->sum[s->first + f->kept]);
+            fmt_child *ch = &f->child[c];
+            fmt_shards *s = &ch->shards;
+            if (!ch->at_work || f->kept >= s->own)
+                continue;
+            FM_TRY(fmt_fold_gather(&ch->net, &ch->ps));
+            fmt_shards_keep(s, &ch->ps, f->kept, s->sum[s->first + f->kept]);
         }
+    return FM_OK;
 }
 
 /* ---- a pass ---- */
@@ -357,7 +362,7 @@ static fm_status backward(fmt_pipeline *f, size_t i)
     const item *it = &f->item[i];
     flight *l = flight_of(f, i);
 
-    keep_shards(f, it->shard);
+    FM_TRY(keep_shards(f, it->shard));
     point_at(l);
     fm_status rc = fmt_stage_head_and_layers(l->pass);
     for (size_t b = it->first; b < it->first + it->count; b++) { /* losses that were not put off */
@@ -425,7 +430,7 @@ fm_status fmt_pipeline_step(fmt_pipeline *f, fmt_tally *tally)
     FM_THEN(rc, run_items(f));
     if (rc == FM_OK) {
         begin_shards(f, shards);
-        keep_shards(f, shards);
+        rc = keep_shards(f, shards);
     }
     for (uint32_t i = 0; i < f->most; i++)
         f->flight[i].pass->tally = NULL;

@@ -5,6 +5,7 @@
  * a backward, and through the head, by a table of operations that reads the clock; the cost of a
  * layer is then multiplied by the layers, rows, labels and row pairs of all steps, which follow
  * from the order of the examples. */
+#include "train/net/method.h"
 #include "train/run/stage_plan.h"
 
 #include "store/base/mem.h"
@@ -311,6 +312,7 @@ static void count_memory(fm_plan *out, fm_engine *e, const fmt_pass *pass, const
         for (size_t k = 0; k < ps->count; k++)
             if (ps->item[k].weight)
                 out->layout_bytes += ps->item[k].n * sizeof(float);
+        out->layout_bytes += fmt_fold_bytes(&child[i].net);
         out->activation_bytes +=
             fmt_lane_plan((fmt_lane *)(uintptr_t)&child[i].lane, child[i].lane.mem) * sizeof(float);
     }

@@ -154,15 +154,15 @@ static bool has_lane(const fmt_pass *p, const fmt_child *ch)
 }
 
 /* Called when the backward has left a layer: in a child's last micro-batch of its last shard on
- * this rank the layer's gradients are complete. */
+ * this rank the layer's gradients are complete. Those of formulas are at the end of the shard. */
 static fm_status left(void *ctx, const fmt_pass *p, uint32_t layer)
 {
     run *r = ctx;
 
     for (size_t i = 0; i < r->n; i++) {
         const fmt_child *ch = &r->child[i];
-        if (ch->at_work && r->shard + 1 == ch->shards.own && r->micro + 1 == ch->micros &&
-            has_lane(p, ch))
+        if (ch->at_work && ch->net.folds == 0 && r->shard + 1 == ch->shards.own &&
+            r->micro + 1 == ch->micros && has_lane(p, ch))
             FM_TRY(fmt_grad_overlap_left(r->beside, i, layer));
     }
     return FM_OK;
@@ -191,7 +191,7 @@ static fm_status gradients(run *r)
             rc = micro_passes(r, k, &any);
         for (size_t i = 0; i < r->n && rc == FM_OK; i++)
             if (r->child[i].at_work && s < r->child[i].shards.own)
-                fmt_child_end_shard(&r->child[i], s);
+                rc = fmt_child_end_shard(&r->child[i], s);
     }
     r->pass->tally = NULL;
     return rc;
@@ -442,9 +442,7 @@ static fm_status check_job(const fm_train_job *j, size_t n)
         return fm_fail(FM_EINVAL, "%s: batch and accumulate must be at least 1, max_tokens 2",
                        j->name);
     if (j->init && (!fmt_method_is_adapter(c->method) || !j->init_provider))
-        return fm_fail(FM_EINVAL,
-                       "%s: init is an adapter and goes with methods lora, ia3, prefix and prompt",
-                       j->name);
+        return fm_fail(FM_EINVAL, "%s: init is an adapter, and its method makes none", j->name);
     if (c->method == FM_METHOD_PRETRAIN && n != 1)
         return fm_fail(FM_EINVAL, "%s: pretraining is one job at a time", j->name);
     if (!fmt_method_is_adapter(c->method) && has_adapters(j->parent))

@@ -112,7 +112,10 @@ static const char *adapter_kind(const fm_json *config)
     } kinds[] = {{"IA3", "ia3"},
                  {"PREFIX_TUNING", "prefix"},
                  {"PROMPT_TUNING", "prompt"},
-                 {"LN_TUNING", "ln_tuning"}};
+                 {"LN_TUNING", "ln_tuning"},
+                 {"LOHA", "loha"},
+                 {"LOKR", "lokr"},
+                 {"OFT", "oft"}};
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), "");
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++)
         if (strcmp(type, kinds[i].peft_type) == 0)
@@ -237,7 +240,9 @@ static const char *edge_kind(const fm_train_config *c)
 {
     static const char *const kinds[] = {"lora",   "finetune", "pretrain", "ia3",
                                         "prefix", "prefix",   "bitfit",   "finetune"};
-    return c->objective == FM_OBJECTIVE_DISTILL ? "distill" : kinds[c->method];
+    if (c->objective == FM_OBJECTIVE_DISTILL)
+        return "distill";
+    return (size_t)c->method < FM_ARRAY_LEN(kinds) ? kinds[c->method] : "finetune";
 }
 
 static fm_landing landing_of(const fmo_derivation *d, const fmo_unit *u)
