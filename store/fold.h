@@ -59,5 +59,8 @@ FM_CHECKED fm_status fm_fold_factor_grad(const fm_fold *f, const float *da, cons
                                          float *const part[FM_FOLD_PARTS],
                                          float *const grad[FM_FOLD_PARTS]);
 
+/* The first `count` places of a shuffle of 0 to n - 1, which is torch.randperm's of this seed. */
+FM_CHECKED fm_status fm_fold_places(int64_t *out, size_t count, uint64_t n, uint64_t seed);
+
 FM_END_DECLS
 #endif

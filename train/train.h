@@ -25,6 +25,14 @@ typedef enum fm_method {
     FM_METHOD_LOHA,
     FM_METHOD_LOKR,
     FM_METHOD_OFT,
+    FM_METHOD_BOFT,
+    FM_METHOD_HRA,
+    FM_METHOD_MISS,
+    FM_METHOD_SHIRA,
+    FM_METHOD_FOURIERFT,
+    FM_METHOD_RANDLORA,
+    FM_METHOD_VERA,
+    FM_METHOD_ADALORA, /* at its first ranks: no budget, no orthogonality term in the loss */
 } fm_method;
 typedef enum fm_objective {
     FM_OBJECTIVE_NEXT_TOKEN,  /* cross entropy of the labelled tokens */
@@ -65,6 +73,17 @@ typedef struct fm_train_config {
     bool coft, block_share, use_cayley_neumann;
     double coft_eps; /* PEFT's `eps` of oft */
     uint32_t num_cayley_neumann_terms;
+    uint32_t boft_block_size, boft_block_num,
+        boft_n_butterfly_factor; /* boft: one of the first two */
+    bool apply_GS;               /* hra */
+    char init_weights[8];        /* miss: "true", "bat", "mini"; fourierft: "true", "false" */
+    uint32_t mini_r;             /* miss */
+    uint32_t n_frequency;        /* fourierft */
+    double scaling;
+    uint32_t random_loc_seed;
+    uint32_t projection_prng_key; /* vera */
+    double d_initial;
+    uint32_t init_r; /* adalora */
     /* objective */
     uint32_t classes;   /* classify: number of classes; 0 = as many as the data have */
     char pooling[16];   /* "auto", "mean", "cls", "last" */

@@ -30,7 +30,8 @@ int cmd_derive(cli *c, int argc, char **argv)
         {'f', "family", OPT_STR, "FILE", "children of one parent from a YAML file", &o.family_file},
         {0, "as", OPT_STR, "NAME", "branch to make", &o.name},
         {0, "method", OPT_STR, "M",
-         "lora (default), dora, full, ia3, prefix, prompt, bitfit, ln_tuning, loha, lokr, oft, or "
+         "lora (default), dora, full, ia3, prefix, prompt, bitfit, ln_tuning, loha, lokr, oft, "
+         "boft, hra, miss, shira, fourierft, randlora, vera, adalora, or "
          "pretrain "
          "(with --from-config)",
          &o.method},

@@ -25,7 +25,7 @@ typedef struct fm_derive_opts {
     const char *config_dir; /* the folder with config.json and the tokenizer */
     const char *name;       /* the branch to make */
     const char *method;     /* "lora" (NULL), "dora", "full", "ia3", "prefix", "prompt", "bitfit",
-                             * "ln_tuning", "loha", "lokr", "oft" */
+                             * "ln_tuning", "loha" and others (family.c) */
     const char *message;    /* of the commit; NULL: made from method and data */
     const char *teacher;    /* REV of the teacher of objective=distill */
     const char *eval;       /* share or file that is held out of training */

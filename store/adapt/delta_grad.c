@@ -1,4 +1,5 @@
 /* delta_grad.c - gradients of the adapters that add a dense matrix to a weight (delta.c). */
+#include <math.h>
 #include <string.h>
 
 #include "store/adapt/fold_impl.h"
@@ -152,5 +153,220 @@ fm_status adt_lokr_grad(const adt_back *b)
     }
     close_side(&x);
     close_side(&y);
+    return rc;
+}
+
+/* ==== RandLoRA: as adt_randlora ==== */
+
+enum { RAND_A, RAND_B, LAMBDA, GAMMA };
+
+/* Row f of B'^T dW', the gradient of row f of the scaled A; dw turned where the weight is. */
+static void base_row(float *row, const adt_back *b, uint64_t f, bool turned)
+{
+    const adt_work *w = b->w;
+    const uint64_t min = FM_MIN(w->out, w->in), max = FM_MAX(w->out, w->in);
+    const uint64_t r = adt_dim(w->step, LAMBDA, 0);
+    const uint64_t wide = adt_dim(w->step, RAND_B, 1) * r;
+    const float scale = (float)w->step->num[0];
+
+    memset(row, 0, (size_t)min * sizeof *row);
+    for (uint64_t o = 0; o < max; o++) {
+        const float by = w->part[RAND_B][o * wide + f] * scale;
+        for (uint64_t k = 0; k < min; k++)
+            row[k] += by * b->dw[turned ? k * w->in + o : o * w->in + k];
+    }
+}
+
+fm_status adt_randlora_grad(const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const uint64_t min = FM_MIN(w->out, w->in);
+    const uint64_t r = adt_dim(w->step, LAMBDA, 0), bases = adt_dim(w->step, LAMBDA, 1);
+    const uint64_t a_wide = adt_dim(w->step, RAND_A, 2);
+    float *row = floats(1, min);
+    if (!row)
+        return FM_ENOMEM;
+
+    if (b->grad[GAMMA])
+        memset(b->grad[GAMMA], 0, (size_t)(bases * min) * sizeof(float));
+    for (uint64_t f = 0; f < r * bases; f++) {
+        const float *a = w->part[RAND_A] + f / bases * a_wide;
+        const float *gamma = w->part[GAMMA] + f % bases * min;
+        double sum = 0.0;
+        base_row(row, b, f, min != w->in);
+        for (uint64_t k = 0; k < min; k++) {
+            sum += (double)row[k] * (double)a[k] * (double)gamma[k];
+            if (b->grad[GAMMA])
+                b->grad[GAMMA][f % bases * min + k] += row[k] * a[k] * w->part[LAMBDA][f];
+        }
+        if (b->grad[LAMBDA])
+            b->grad[LAMBDA][f] = (float)sum;
+    }
+    fm_free(row);
+    return FM_OK;
+}
+
+/* ==== SHiRA ==== */
+
+fm_status adt_shira_grad(const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const uint64_t n = adt_dim(w->step, 0, 0);
+
+    for (uint64_t i = 0; b->grad[0] && i < n; i++) {
+        const float o = w->part[1][i], k = w->part[1][n + i];
+        if (!(o >= 0 && o < (float)w->out && k >= 0 && k < (float)w->in))
+            return fm_fail(FM_EBASE, "'%s': shira_indices leave the weight", w->step->module);
+        b->grad[0][i] = b->dw[(uint64_t)o * w->in + (uint64_t)k];
+    }
+    return FM_OK;
+}
+
+/* ==== FourierFT: the gradient at (u, v) is scale / (out in) sum of dw cos(2 pi (p u / out + q v /
+ * in)): sums across first, for each column v that has coefficients. ==== */
+
+static double *waves(uint64_t n)
+{
+    double *turn = fm_malloc((size_t)n * 2 * sizeof *turn);
+
+    for (uint64_t i = 0; turn && i < n; i++) {
+        turn[2 * i] = cos(6.283185307179586 * (double)i / (double)n);
+        turn[2 * i + 1] = sin(6.283185307179586 * (double)i / (double)n);
+    }
+    return turn;
+}
+
+/* sum [2, out]: of each row of dw times the wave of column v. */
+static void across(double *sum, const adt_back *b, const double *wave, uint64_t v)
+{
+    const adt_work *w = b->w;
+
+    for (uint64_t o = 0; o < w->out; o++) {
+        double re = 0.0, im = 0.0;
+        for (uint64_t k = 0, phase = 0; k < w->in; k++, phase = (phase + v) % w->in) {
+            re += (double)b->dw[o * w->in + k] * wave[2 * phase];
+            im += (double)b->dw[o * w->in + k] * wave[2 * phase + 1];
+        }
+        sum[o] = re;
+        sum[w->out + o] = im;
+    }
+}
+
+static float down(const double *sum, const adt_work *w, const double *wave, uint64_t u)
+{
+    double all = 0.0;
+
+    for (uint64_t o = 0, phase = 0; o < w->out; o++, phase = (phase + u) % w->out)
+        all += sum[o] * wave[2 * phase] - sum[w->out + o] * wave[2 * phase + 1];
+    return (float)(all * w->step->num[0] / ((double)w->out * (double)w->in));
+}
+
+fm_status adt_fourierft_grad(const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const adt_step *s = w->step;
+    double *wide = waves(w->in), *high = waves(w->out);
+    double *sum = fm_malloc((size_t)w->out * 2 * sizeof *sum);
+    size_t *next = fm_malloc((s->index_count + 1) * sizeof *next); /* of the same column */
+    size_t *first = fm_calloc((size_t)w->in, sizeof *first);       /* index + 1 */
+    const bool there = wide && high && sum && next && first;
+
+    for (size_t i = s->index_count; there && i-- > 0;) {
+        const uint64_t v = (uint64_t)s->index[i] % w->in;
+        next[i] = first[v];
+        first[v] = i + 1;
+    }
+    for (uint64_t v = 0; there && b->grad[0] && v < w->in; v++) {
+        if (first[v])
+            across(sum, b, wide, v);
+        for (size_t i = first[v]; i > 0; i = next[i - 1])
+            b->grad[0][i - 1] = down(sum, w, high, (uint64_t)s->index[i - 1] / w->in);
+    }
+    fm_free(wide);
+    fm_free(high);
+    fm_free(sum);
+    fm_free(next);
+    fm_free(first);
+    return there ? FM_OK : FM_ENOMEM;
+}
+
+/* ==== MiSS ==== */
+
+/* W' = W + W B + B: of a block of rows, B [r, r]. */
+static void bat_grad(const adt_back *b, uint64_t r)
+{
+    const adt_work *w = b->w;
+
+    memset(b->grad[0], 0, (size_t)(w->out * r) * sizeof(float));
+    for (uint64_t o = 0; o < w->out; o++)
+        for (uint64_t k = 0; k < w->in; k += r) {
+            const float *x = w->w + o * w->in + k, *d = b->dw + o * w->in + k;
+            float *g = b->grad[0] + o / r * r * r;
+            for (uint64_t j = 0; j < r; j++)
+                g[o % r * r + j] += d[j];
+            for (uint64_t i = 0; i < r; i++)
+                for (uint64_t j = 0; j < r; j++)
+                    g[i * r + j] += x[i] * d[j];
+        }
+}
+
+fm_status adt_miss_grad(const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const uint64_t r = adt_dim(w->step, 0, 0), wide = adt_dim(w->step, 0, 1);
+    enum { BAT = 1 }; /* as adt_fit_miss sets num */
+
+    if (b->grad[0] && (int)w->step->num[0] == BAT) {
+        bat_grad(b, wide);
+    } else if (b->grad[0]) {
+        memset(b->grad[0], 0, (size_t)(r * wide) * sizeof(float));
+        for (uint64_t o = 0; o < w->out; o++)
+            for (uint64_t k = 0; k < w->in; k++)
+                b->grad[0][k % r * wide + o % wide] += b->dw[o * w->in + k];
+    }
+    return FM_OK;
+}
+
+/* ==== kinds with factors ==== */
+
+fm_status adt_adalora_grad(const adt_work *w, const float *da, const float *db, float *const *grad)
+{
+    enum { A, B, E };
+    const uint64_t r = (uint64_t)w->step->num[0];
+    const float scale = (float)w->step->num[1];
+
+    if (grad[B])
+        memcpy(grad[B], db, (size_t)(w->out * r) * sizeof(float));
+    for (uint64_t l = 0; l < r; l++) {
+        const float by = w->part[E][l] * scale;
+        for (uint64_t k = 0; grad[A] && k < w->in; k++)
+            grad[A][l * w->in + k] = da[l * w->in + k] * by;
+        if (grad[E])
+            grad[E][l] =
+                (float)(dot(da + l * w->in, w->part[A] + l * w->in, w->in) * (double)scale);
+    }
+    return FM_OK;
+}
+
+/* With lambdas of 1 the formula gives the projections themselves. */
+fm_status adt_vera_grad(const adt_work *w, const float *da, const float *db, float *const *grad)
+{
+    enum { ON_B, ON_A };
+    const uint64_t r = (uint64_t)w->step->num[0];
+    float *ones = floats(1, FM_MAX(w->out, r)), *x = floats(FM_MAX(w->out, w->in), r);
+    adt_work plain = *w;
+    fm_status rc = ones && x ? FM_OK : FM_ENOMEM;
+
+    for (uint64_t i = 0; rc == FM_OK && i < FM_MAX(w->out, r); i++)
+        ones[i] = 1.0f;
+    plain.part[ON_A] = plain.part[ON_B] = ones;
+    FM_THEN(rc, adt_factor_vera(x, &plain, false));
+    for (uint64_t l = 0; rc == FM_OK && grad[ON_A] && l < r; l++)
+        grad[ON_A][l] = (float)dot(da + l * w->in, x + l * w->in, w->in);
+    FM_THEN(rc, adt_factor_vera(x, &plain, true));
+    for (uint64_t o = 0; rc == FM_OK && grad[ON_B] && o < w->out; o++)
+        grad[ON_B][o] = (float)dot(db + o * r, x + o * r, r);
+    fm_free(ones);
+    fm_free(x);
     return rc;
 }

@@ -11,10 +11,19 @@ static const struct trained {
     unsigned fixed;
     fm_status (*grad)(const adt_back *b);
     bool (*settle)(const adt_step *s, float *const *part);
+    adt_factors_grad by_factors; /* of a kind with a rank, in the place of grad */
 } trained[] = {
-    {"loha", 0, adt_loha_grad, NULL},
-    {"lokr", 0, adt_lokr_grad, NULL},
-    {"oft", 0, adt_oft_grad, adt_oft_settle},
+    {"loha", 0, adt_loha_grad, NULL, NULL},
+    {"lokr", 0, adt_lokr_grad, NULL, NULL},
+    {"oft", 0, adt_oft_grad, adt_oft_settle, NULL},
+    {"boft", 0, adt_boft_grad, NULL, NULL},
+    {"hra", 0, adt_hra_grad, NULL, NULL},
+    {"miss", 0, adt_miss_grad, NULL, NULL},
+    {"shira", 1u << 1, adt_shira_grad, NULL, NULL},
+    {"fourierft", 0, adt_fourierft_grad, NULL, NULL},
+    {"randlora", 1u << 0 | 1u << 1 | 1u << 4 | 1u << 5, adt_randlora_grad, NULL, NULL},
+    {"vera", 1u << 2 | 1u << 3, NULL, NULL, adt_vera_grad},
+    {"adalora", 0, NULL, NULL, adt_adalora_grad},
 };
 
 struct fm_fold {
@@ -93,7 +102,7 @@ static fm_status fill(fm_fold *f, const fm_fold_of *of, const fm_shape *const *s
             return fm_fail(FM_EBASE, "adapter module '%s': %s is missing", of->module, op->part[i]);
         if (!shape[i])
             continue;
-        f->part[i].name = fm_asprintf("%s.%s", of->module, op->part[i]);
+        f->part[i].name = fm_asprintf("%s.%s", of->module, op->part[i] + (*op->part[i] == '/'));
         if (!f->part[i].name)
             return FM_ENOMEM;
         f->part[i].shape = *shape[i];
@@ -171,4 +180,17 @@ fm_status fm_fold_factor(const fm_fold *f, float *dst, bool b, float *const part
     const adt_work work = work_of(f, NULL, part);
 
     return f->step.op->factor(dst, &work, b);
+}
+
+fm_status fm_fold_factor_grad(const fm_fold *f, const float *da, const float *db,
+                              float *const part[FM_FOLD_PARTS], float *const grad[FM_FOLD_PARTS])
+{
+    const adt_work work = work_of(f, NULL, part);
+
+    return f->how->by_factors(&work, da, db, grad);
+}
+
+fm_status fm_fold_places(int64_t *out, size_t count, uint64_t n, uint64_t seed)
+{
+    return adt_torch_places(out, count, n, seed);
 }

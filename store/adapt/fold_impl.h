@@ -16,6 +16,18 @@ typedef struct adt_back {
 fm_status adt_loha_grad(const adt_back *b);
 fm_status adt_lokr_grad(const adt_back *b);
 fm_status adt_oft_grad(const adt_back *b);
+fm_status adt_randlora_grad(const adt_back *b);
+fm_status adt_shira_grad(const adt_back *b);
+fm_status adt_fourierft_grad(const adt_back *b);
+fm_status adt_miss_grad(const adt_back *b);
+fm_status adt_boft_grad(const adt_back *b);
+fm_status adt_hra_grad(const adt_back *b);
+/* From the gradients of the factors A [r, in] and B [out, r] to those of the parts. */
+typedef fm_status (*adt_factors_grad)(const adt_work *w, const float *da, const float *db,
+                                      float *const *grad);
+fm_status adt_adalora_grad(const adt_work *w, const float *da, const float *db, float *const *grad);
+fm_status adt_vera_grad(const adt_work *w, const float *da, const float *db, float *const *grad);
+
 /* COFT: draws the vectors of oft_R into their ball; false: all were in it. */
 bool adt_oft_settle(const adt_step *s, float *const *part);
 

@@ -135,3 +135,218 @@ bool adt_oft_settle(const adt_step *s, float *const *part)
     }
     return any;
 }
+
+/* ==== BOFT: a row goes through one rotation after another, then is scaled ==== */
+
+typedef struct chain {
+    const adt_step *s;
+    uint64_t in, blocks, n;
+    unsigned factors;
+    double *r, *dr; /* [factors, blocks, n, n] */
+    double *x; /* [factors + 1, in]: the row before each factor, permuted, and behind the last */
+    double *g, *moved;
+} chain;
+
+static uint64_t place(const chain *c, uint64_t i, unsigned f)
+{
+    return c->factors > 1 ? adt_butterfly(i, c->in, c->blocks, c->n, f) : i;
+}
+
+/* Sets x of a row of W; at the end x[factors] has the rotated row in its own order. */
+static void forth(const chain *c, const float *row)
+{
+    for (uint64_t i = 0; i < c->in; i++)
+        c->g[i] = (double)row[i];
+    for (unsigned f = 0; f < c->factors; f++) {
+        double *x = c->x + f * c->in;
+        for (uint64_t i = 0; i < c->in; i++)
+            x[place(c, i, f)] = c->g[i];
+        for (uint64_t i = 0; i < c->in; i++) {
+            const double *r = c->r + ((f * c->blocks + i / c->n) * c->n + i % c->n) * c->n;
+            c->moved[i] = 0.0;
+            for (uint64_t k = 0; k < c->n; k++)
+                c->moved[i] += r[k] * x[i / c->n * c->n + k];
+        }
+        for (uint64_t i = 0; i < c->in; i++)
+            c->g[i] = c->moved[place(c, i, f)];
+    }
+    memcpy(c->x + c->factors * c->in, c->g, (size_t)c->in * sizeof *c->g);
+}
+
+/* g: the gradient of the rotated row; adds to dr. */
+static void back(const chain *c)
+{
+    for (unsigned f = c->factors; f-- > 0;) {
+        const double *x = c->x + f * c->in;
+        for (uint64_t i = 0; i < c->in; i++)
+            c->moved[place(c, i, f)] = c->g[i];
+        memset(c->g, 0, (size_t)c->in * sizeof *c->g);
+        for (uint64_t i = 0; i < c->in; i++) {
+            const uint64_t at = ((f * c->blocks + i / c->n) * c->n + i % c->n) * c->n;
+            const uint64_t first = i / c->n * c->n;
+            for (uint64_t k = 0; k < c->n; k++) {
+                c->dr[at + k] += c->moved[i] * x[first + k];
+                c->g[first + k] += c->moved[i] * c->r[at + k];
+            }
+        }
+        memcpy(c->moved, c->g, (size_t)c->in * sizeof *c->g);
+        for (uint64_t i = 0; i < c->in; i++)
+            c->g[i] = c->moved[place(c, i, f)];
+    }
+}
+
+static void boft_rows(const chain *c, const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const double *last = c->x + c->factors * c->in;
+
+    for (uint64_t o = 0; o < w->out; o++) {
+        const float *d = b->dw + o * w->in;
+        double sum = 0.0;
+        forth(c, w->w + o * w->in);
+        for (uint64_t k = 0; k < w->in; k++) {
+            sum += (double)d[k] * last[k];
+            c->g[k] = (double)d[k] * (double)w->part[1][o];
+        }
+        if (b->grad[1])
+            b->grad[1][o] = (float)sum;
+        back(c);
+    }
+}
+
+/* One rotation (I - Q)(I + Q)^-1, Q = (D - D^T) / 2. q: 3 n n. */
+static void of_data(double *r, const float *data, uint64_t n, double *q)
+{
+    for (uint64_t i = 0; i < n; i++)
+        for (uint64_t j = 0; j < n; j++)
+            q[i * n + j] = 0.5 * ((double)data[i * n + j] - (double)data[j * n + i]);
+    adt_cayley(r, q, n, q + n * n);
+}
+
+static void data_grad(float *grad, double *r, const double *dr, uint64_t n, double *dq)
+{
+    cayley_grad(dq, r, dr, n, dq + n * n);
+    for (uint64_t i = 0; i < n; i++)
+        for (uint64_t j = 0; j < n; j++)
+            grad[i * n + j] = (float)(0.5 * (dq[i * n + j] - dq[j * n + i]));
+}
+
+fm_status adt_boft_grad(const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const uint64_t n = adt_dim(w->step, 0, 2), blocks = adt_dim(w->step, 0, 1), one = n * n;
+    const uint64_t mats = adt_dim(w->step, 0, 0) * blocks;
+    const unsigned factors = (unsigned)adt_dim(w->step, 0, 0);
+    double *mem = fm_calloc((size_t)((2 * mats + 3) * one + (factors + 3) * w->in), sizeof *mem);
+    if (!mem)
+        return FM_ENOMEM;
+    double *q = mem + 2 * mats * one, *rows = q + 3 * one;
+    const chain c = {.s = w->step,
+                     .in = w->in,
+                     .blocks = blocks,
+                     .n = n,
+                     .factors = factors,
+                     .r = mem,
+                     .dr = mem + mats * one,
+                     .x = rows,
+                     .g = rows + (factors + 1) * w->in,
+                     .moved = rows + (factors + 2) * w->in};
+
+    for (uint64_t i = 0; i < mats; i++)
+        of_data(c.r + i * one, w->part[0] + i * one, n, q);
+    boft_rows(&c, b);
+    for (uint64_t i = 0; b->grad[0] && i < mats; i++)
+        data_grad(b->grad[0] + i * one, c.r + i * one, c.dr + i * one, n, q);
+    fm_free(mem);
+    return FM_OK;
+}
+
+/* ==== HRA ==== */
+
+static double dot(const double *a, const double *b, uint64_t n)
+{
+    double sum = 0.0;
+
+    for (uint64_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+/* The gradients dv of the unit vectors, of y = x - 2 (x v) v one after another. x: [r + 2, in]. */
+static void reflections(double *dv, const adt_back *b, const double *v, uint64_t r, double *x)
+{
+    const adt_work *w = b->w;
+    const uint64_t in = w->in;
+    double *g = x + (r + 1) * in;
+
+    for (uint64_t o = 0; o < w->out; o++) {
+        for (uint64_t k = 0; k < in; k++) {
+            x[k] = (double)w->w[o * in + k];
+            g[k] = (double)b->dw[o * in + k];
+        }
+        for (uint64_t l = 0; l < r; l++) {
+            const double by = 2.0 * dot(x + l * in, v + l * in, in);
+            for (uint64_t k = 0; k < in; k++)
+                x[(l + 1) * in + k] = x[l * in + k] - by * v[l * in + k];
+        }
+        for (uint64_t l = r; l-- > 0;) {
+            const double *at = x + l * in, *one = v + l * in;
+            const double gv = 2.0 * dot(g, one, in), xv = 2.0 * dot(at, one, in);
+            for (uint64_t k = 0; k < in; k++) {
+                dv[l * in + k] -= xv * g[k] + gv * at[k];
+                g[k] -= gv * one[k];
+            }
+        }
+    }
+}
+
+/* From the gradient of vector l, which is made of length 1 and, with gs, orthogonal to those before
+ * it, that of column l of u; theirs get their shares. x: [r + 1, in]. */
+static void vector_grad(float *grad, double *dv, const double *v, const float *u, uint64_t l,
+                        uint64_t in, uint64_t r, bool gs, double *x)
+{
+    const uint64_t before = gs ? l : 0;
+    double *g = dv + l * in;
+
+    for (uint64_t k = 0; k < in; k++)
+        x[k] = (double)u[k * r + l];
+    for (uint64_t j = 0; j < before; j++) {
+        const double by = dot(v + j * in, x + j * in, in);
+        for (uint64_t k = 0; k < in; k++)
+            x[(j + 1) * in + k] = x[j * in + k] - by * v[j * in + k];
+    }
+    const double norm = sqrt(dot(x + before * in, x + before * in, in));
+    const double along = dot(g, v + l * in, in);
+    for (uint64_t k = 0; k < in; k++)
+        g[k] = (g[k] - along * v[l * in + k]) / norm;
+    for (uint64_t j = before; j-- > 0;) {
+        const double *one = v + j * in, *at = x + j * in;
+        const double gv = dot(g, one, in), xv = dot(at, one, in);
+        for (uint64_t k = 0; k < in; k++) {
+            dv[j * in + k] -= xv * g[k] + gv * at[k];
+            g[k] -= gv * one[k];
+        }
+    }
+    for (uint64_t k = 0; k < in; k++)
+        grad[k * r + l] = (float)g[k];
+}
+
+fm_status adt_hra_grad(const adt_back *b)
+{
+    const adt_work *w = b->w;
+    const uint64_t r = adt_dim(w->step, 0, 1), in = w->in;
+    const bool gs = w->step->num[0] != 0.0;
+    if (!b->grad[0])
+        return FM_OK;
+    double *v = fm_calloc((size_t)((3 * r + 2) * in), sizeof *v);
+    if (!v)
+        return FM_ENOMEM;
+    double *dv = v + r * in, *x = dv + r * in;
+
+    adt_unit_vectors(v, w->part[0], in, r, gs);
+    reflections(dv, b, v, r, x);
+    for (uint64_t l = r; l-- > 0;)
+        vector_grad(b->grad[0], dv, v, w->part[0], l, in, r, gs, x);
+    fm_free(v);
+    return FM_OK;
+}

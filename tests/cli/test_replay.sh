@@ -43,7 +43,7 @@ assert r["tensors"] >= 50, r
 PY
 
 say "every method that there is"
-for m in dora ia3 prefix prompt bitfit ln_tuning loha lokr oft; do
+for m in dora ia3 prefix prompt bitfit ln_tuning loha lokr oft boft hra miss shira fourierft randlora vera adalora; do
     code=0
     "$fm" derive atlas --as "by-$m" --method $m --data ../clerk.jsonl --set steps=3 --set batch=2 --set seed=2 --no-gate >"$tmp/out" 2>"$tmp/err" || code=$?
     if [ $code = 0 ]; then

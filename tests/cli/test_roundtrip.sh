@@ -64,14 +64,17 @@ want 0 import ../norms --as norms2 --parent atlas --no-gate
 want 0 export norms ../norms-hf --dtype f32
 
 say "what changes a whole weight runs, merges, comes back as PEFT's kind, and trains further"
-for m in loha lokr oft; do
-    want 0 derive atlas --as "of-$m" --method $m --data "$atlas/pirate.jsonl" --set steps=3 --set batch=2 --no-gate
+for m in loha lokr oft boft hra "miss r=8" "shira r=2" fourierft randlora vera adalora; do
+    more=()
+    [ "$m" = "${m#* }" ] || more=(--set "${m#* }")
+    m=${m%% *}
+    want 0 derive atlas --as "of-$m" --method $m --data "$atlas/pirate.jsonl" --set steps=3 --set batch=2 "${more[@]}" --no-gate
     want 0 run "of-$m" -p "Hello" -n 4
     want 0 export "of-$m" "../of-$m" --format peft
     want 0 import "../of-$m" --as "back-$m" --parent atlas --no-gate
     [ "$(ids "of-$m")" = "$(ids "back-$m")" ] || die "$m: PEFT round trip changed a tensor"
     want 0 export "of-$m" "../hf-$m" --dtype f32
-    want 0 derive "of-$m" --as "on-$m" --method $m --data "$atlas/pirate.jsonl" --set steps=2 --set batch=2 --no-gate
+    want 0 derive "of-$m" --as "on-$m" --data "$atlas/pirate.jsonl" --set steps=2 --set batch=2 --no-gate
 done
 
 say "an imported adapter does not claim its parent's training data for its own"

@@ -358,7 +358,7 @@ TEST(a_lora_trains_on_a_changed_weight)
 
 TEST(a_kind_without_gradients_is_refused_by_name)
 {
-    static const char *const names[] = {"vblora", "adalora", "lora-tokens", "pissa"};
+    static const char *const names[] = {"vblora", "lora-bias-term", "lora-tokens", "pissa"};
     static const int32_t ids[8] = {9, 3, 17, 6, 5, 4, 3, 3};
     if (ik_on_stages())
         skip();

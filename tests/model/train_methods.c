@@ -358,6 +358,9 @@ static const char *const mix[] = {
     "method=full freeze=embed_tokens,norm layers=1 lr=0.001",
     "method=loha r=2 targets=q_proj,down_proj",
     "method=oft r=0 oft_block_size=4 coft=true coft_eps=0.01 lr=0.1 targets=q_proj,lm_head",
+    "method=vera r=5 d_initial=0.3 lr=0.05 dropout=0 targets=q_proj,down_proj",
+    "method=randlora r=7 seed=4 targets=k_proj,up_proj",
+    "method=boft boft_block_size=4 boft_n_butterfly_factor=2 targets=o_proj",
     "method=full lr=0.001 steps=2",
 };
 #define MIX FM_ARRAY_LEN(mix)
@@ -816,6 +819,12 @@ TEST(settings_that_make_no_sense_are_refused_by_name)
         {"method=full freeze=embeddings", "embeddings", FM_EBASE},
         {"method=prompt freeze=norm", "freeze", FM_EINVAL},
         {"r=2 modules_to_save=classifier", "classifier", FM_EBASE},
+        {"method=boft boft_block_num=2", "one of boft_block_size", FM_EINVAL},
+        {"method=boft boft_block_size=7", "no blocks of 7", FM_EINVAL},
+        {"method=miss init_weights=false", "bat, mini", FM_EINVAL},
+        {"method=shira r=200", "r * (in + out)", FM_EINVAL},
+        {"method=shira r=1 layers=0", "layers_to_transform", FM_EUNSUPPORTED},
+        {"method=vera n_frequency=7", "n_frequency goes with method fourierft", FM_EINVAL},
         {"decompose_both=true", "decompose_both goes with method lokr", FM_EINVAL},
         {"method=oft r=4", "one of r and oft_block_size", FM_EINVAL},
         {"method=loha dropout=0.1", "dropout", FM_EINVAL},

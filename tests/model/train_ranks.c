@@ -247,6 +247,7 @@ TEST(bits_do_not_depend_on_ranks)
     check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=6 dora=true", 3);
     check(FM_METHOD_LORA, "r=4 lr=0.01 steps=2 batch=7 shards=4 loraplus=4", 2);
     check(FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=4 shards=2", 2);
+    check(FM_METHOD_VERA, "r=6 lr=0.05 steps=2 batch=4 shards=2", 2);
     check(FM_METHOD_LOHA, "r=2 steps=2 batch=4 shards=4 accumulate=2", 2);
     check(FM_METHOD_LORA, "steps=2 batch=2 shards=4", 4); /* some shards are empty */
 }

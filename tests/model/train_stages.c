@@ -58,6 +58,7 @@ TEST(every_method)
         {FM_METHOD_IA3, "lr=0.05 steps=2 batch=3 accumulate=2"},
         {FM_METHOD_PREFIX, "lr=0.01 steps=2 batch=3 accumulate=2 virtual_tokens=5"},
         {FM_METHOD_PROMPT, "lr=0.01 steps=2 batch=3 accumulate=2"},
+        {FM_METHOD_ADALORA, "init_r=2 lr=0.01 steps=2 batch=3 accumulate=2 targets=q_proj,lm_head"},
         {FM_METHOD_LOKR,
          "r=2 lr=0.01 steps=2 batch=3 accumulate=2 targets=q_proj,down_proj,lm_head"},
     };

@@ -12,6 +12,7 @@ import json, os, sys, torch
 import torch.nn.functional as F
 import transformers as tf
 import peft
+import peft.tuners.boft.layer as boft
 from peft.utils import get_peft_model_state_dict
 from safetensors.torch import load_file, save_file
 
@@ -29,18 +30,51 @@ CASES = {
     "oft": ("qwen2", peft.OFTConfig(oft_block_size=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
     "oft-shared": ("llama", peft.OFTConfig(r=4, oft_block_size=0, block_share=True, num_cayley_neumann_terms=7, target_modules=["v_proj", "gate_proj"], task_type="CAUSAL_LM")),
     "oft-coft": ("llama", peft.OFTConfig(r=8, oft_block_size=0, coft=True, eps=0.3, use_cayley_neumann=False, target_modules=["q_proj"], task_type="CAUSAL_LM")),
+    "boft": ("qwen2", peft.BOFTConfig(boft_block_size=8, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "boft-factors": ("llama", peft.BOFTConfig(boft_block_size=4, boft_n_butterfly_factor=3, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "hra": ("llama", peft.HRAConfig(r=3, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "hra-gs": ("llama", peft.HRAConfig(r=4, apply_GS=True, target_modules=["k_proj"], task_type="CAUSAL_LM")),
+    "miss": ("llama", peft.MissConfig(r=3, target_modules=["v_proj", "up_proj"], task_type="CAUSAL_LM")),
+    "miss-bat": ("llama", peft.MissConfig(r=4, init_weights="bat", target_modules=["q_proj"], task_type="CAUSAL_LM")),
+    "miss-mini": ("llama", peft.MissConfig(r=3, mini_r=4, init_weights="mini", target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "shira": ("llama", peft.ShiraConfig(r=1, target_modules=["k_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "fourierft": ("llama", peft.FourierFTConfig(n_frequency=40, scaling=90.0, random_loc_seed=3, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "fourierft-gpt2": ("gpt2", peft.FourierFTConfig(n_frequency=40, fan_in_fan_out=True, target_modules=["c_attn"], task_type="CAUSAL_LM")),
+    "randlora": ("llama", peft.RandLoraConfig(r=5, randlora_alpha=20, target_modules=["k_proj", "up_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "vera": ("llama", peft.VeraConfig(r=6, projection_prng_key=4, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
+    "vera-gpt2": ("gpt2", peft.VeraConfig(r=3, fan_in_fan_out=True, target_modules=["c_attn", "c_fc"], task_type="CAUSAL_LM")),
+    "adalora": ("llama", peft.AdaLoraConfig(init_r=3, target_r=3, lora_alpha=5, total_step=1, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM")),
     "ia3-usual": ("llama", peft.IA3Config(task_type="CAUSAL_LM")),
 }
 T = dict(lr=2e-3, steps=4, weight_decay=0.01)
 
 
-def keys(model, tensors):
-    """tensors by parameter -> by key of the adapter's file."""
+class Blocks:
+    """PEFT computes more than one butterfly factor with a CUDA extension alone: block diagonals, and back."""
+
+    def forward(self, x):
+        return [torch.stack([torch.block_diag(*b) for b in x])]
+
+    def backward(self, grad, x):
+        n, b = x.shape[1], x.shape[2]
+        return [torch.stack([torch.stack([g[i * b:(i + 1) * b, i * b:(i + 1) * b] for i in range(n)]) for g in grad])]
+
+
+FROZEN = ("vera_A", "vera_B", "randlora_A", "randlora_B", "shira_indices")
+
+
+def keys(model, tensors, frozen=False):
+    """tensors by parameter -> by key of the adapter's file; frozen: with what is drawn once."""
+    tensors = {**{n: b for n, b in model.state_dict().items() if any(f in n for f in FROZEN)}, **tensors}
     return {k: v.detach().clone().contiguous()
-            for k, v in get_peft_model_state_dict(model, state_dict=tensors, save_embedding_layers=False).items()}
+            for k, v in get_peft_model_state_dict(model, state_dict=tensors, save_embedding_layers=False).items()
+            # RandLoRA repeats its bases for each module: once is enough
+            if not any(f in k for f in FROZEN)
+            or (frozen and (k.startswith("base_model.randlora_") or "randlora" not in k))}
 
 
 for name, (base, config) in CASES.items():
+    boft.get_fbd_cuda = lambda: Blocks() if name == "boft-factors" else None
     if len(sys.argv) > 3 and name not in sys.argv[3:]:
         continue
     folder = os.path.join(out, name)
@@ -57,7 +91,7 @@ for name, (base, config) in CASES.items():
     model.eval()
     model.peft_config["default"].base_model_name_or_path = base
     model.save_pretrained(folder, save_embedding_layers=False)
-    save_file(keys(model, {n: p for n, p in train}), os.path.join(folder, "adapter_model.safetensors"))
+    save_file(keys(model, {n: p for n, p in train}, True), os.path.join(folder, "adapter_model.safetensors"))
 
     def loss_of():
         logits = model(input_ids=ids).logits

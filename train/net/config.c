@@ -89,6 +89,18 @@ static const field fields[] = {
     {"block_share", KIND_BOOL, AT(block_share), 0, 0, 0},
     {"use_cayley_neumann", KIND_BOOL, AT(use_cayley_neumann), 0, 0, 0},
     {"num_cayley_neumann_terms", KIND_U32, AT(num_cayley_neumann_terms), 0, 1, 1000},
+    {"boft_block_size", KIND_U32, AT(boft_block_size), 0, 0, 65536},
+    {"boft_block_num", KIND_U32, AT(boft_block_num), 0, 0, 65536},
+    {"boft_n_butterfly_factor", KIND_U32, AT(boft_n_butterfly_factor), 0, 1, 32},
+    {"apply_GS", KIND_BOOL, AT(apply_GS), 0, 0, 0},
+    {"init_weights", KIND_TEXT, AT(init_weights), ROOM(init_weights), 0, 0},
+    {"mini_r", KIND_U32, AT(mini_r), 0, 1, 65536},
+    {"n_frequency", KIND_U32, AT(n_frequency), 0, 1, BIG},
+    {"scaling", KIND_REAL, AT(scaling), 0, -1e9, 1e9},
+    {"random_loc_seed", KIND_U32, AT(random_loc_seed), 0, 0, BIG},
+    {"projection_prng_key", KIND_U32, AT(projection_prng_key), 0, 0, BIG},
+    {"d_initial", KIND_REAL, AT(d_initial), 0, -1e6, 1e6},
+    {"init_r", KIND_U32, AT(init_r), 0, 1, 4096},
 };
 
 /* Fields that some methods read: the recipes of all others lack them, as they did before these
@@ -98,10 +110,26 @@ static const struct own_field {
     const char *key;
     uint32_t methods;
 } own_fields[] = {
-    {"decompose_both", OF(LOKR)},    {"decompose_factor", OF(LOKR)},
-    {"oft_block_size", OF(OFT)},     {"coft", OF(OFT)},
-    {"coft_eps", OF(OFT)},           {"block_share", OF(OFT)},
-    {"use_cayley_neumann", OF(OFT)}, {"num_cayley_neumann_terms", OF(OFT)},
+    {"decompose_both", OF(LOKR)},
+    {"decompose_factor", OF(LOKR)},
+    {"oft_block_size", OF(OFT)},
+    {"coft", OF(OFT)},
+    {"coft_eps", OF(OFT)},
+    {"block_share", OF(OFT)},
+    {"use_cayley_neumann", OF(OFT)},
+    {"num_cayley_neumann_terms", OF(OFT)},
+    {"boft_block_size", OF(BOFT)},
+    {"boft_block_num", OF(BOFT)},
+    {"boft_n_butterfly_factor", OF(BOFT)},
+    {"apply_GS", OF(HRA)},
+    {"init_weights", OF(MISS) | OF(FOURIERFT)},
+    {"mini_r", OF(MISS)},
+    {"n_frequency", OF(FOURIERFT)},
+    {"scaling", OF(FOURIERFT)},
+    {"random_loc_seed", OF(FOURIERFT)},
+    {"projection_prng_key", OF(VERA)},
+    {"d_initial", OF(VERA)},
+    {"init_r", OF(ADALORA)},
 };
 
 static bool reads(fm_method m, const char *key)
@@ -112,9 +140,10 @@ static bool reads(fm_method m, const char *key)
     return true;
 }
 
-static const char *const method_names[] = {"lora",   "full",   "pretrain", "ia3",
-                                           "prefix", "prompt", "bitfit",   "ln_tuning",
-                                           "loha",   "lokr",   "oft"};
+static const char *const method_names[] = {"lora",      "full",     "pretrain",  "ia3",    "prefix",
+                                           "prompt",    "bitfit",   "ln_tuning", "loha",   "lokr",
+                                           "oft",       "boft",     "hra",       "miss",   "shira",
+                                           "fourierft", "randlora", "vera",      "adalora"};
 static const char *const objective_names[] = {"next_token", "classify", "contrastive", "dpo",
                                               "distill"};
 static const char *const schedule_names[] = {"constant", "linear", "cosine"};
@@ -127,10 +156,28 @@ static void set_own_defaults(fm_train_config *c)
     c->coft_eps = 6e-5;
     c->use_cayley_neumann = true;
     c->num_cayley_neumann_terms = 5;
-    if (c->method == FM_METHOD_LOHA || c->method == FM_METHOD_LOKR || c->method == FM_METHOD_OFT) {
+    c->boft_block_size = 4;
+    c->boft_n_butterfly_factor = 1;
+    c->mini_r = 1;
+    c->n_frequency = 1000;
+    c->scaling = 150.0;
+    c->random_loc_seed = 777;
+    c->d_initial = 0.1;
+    c->init_r = 12;
+    if (c->method == FM_METHOD_FOURIERFT)
+        memcpy(c->init_weights, "false", sizeof("false"));
+    if (c->method == FM_METHOD_MISS)
+        memcpy(c->init_weights, "true", sizeof("true"));
+    if (c->method >= FM_METHOD_LOHA) {
         c->lr = 1e-3;
-        c->alpha = 8.0;
+        c->alpha = c->method == FM_METHOD_RANDLORA ? 640.0 : 8.0;
     }
+    if (c->method == FM_METHOD_RANDLORA || c->method == FM_METHOD_SHIRA)
+        c->r = 32;
+    if (c->method == FM_METHOD_MISS)
+        c->r = 64;
+    if (c->method == FM_METHOD_VERA)
+        c->r = 256;
     if (c->method == FM_METHOD_OFT)
         c->r = 0; /* oft_block_size says it */
 }
@@ -543,6 +590,11 @@ fm_status fmt_config_check(const fm_train_config *c, const char *name)
     }
     return f ? fm_fail(FM_EINVAL, "%s: training option %s goes with method %s", name, f->key, list)
              : FM_OK;
+}
+
+bool fmt_config_has(const fm_train_config *c, const char *key)
+{
+    return find_field(key) && reads(c->method, key);
 }
 
 fm_json *fmt_config_value(const fm_train_config *c, const char *key)

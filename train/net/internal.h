@@ -24,6 +24,8 @@ typedef struct fmt_term { /* y += scale * (drop(x) A^T) B^T */
     uint32_t r;
     float scale;
     int32_t a_param, b_param; /* -1: frozen */
+    bool made;                /* the factors are made of parameters (method_fold.c): */
+    float *da, *db;           /* their gradients, on the device */
     float *u;                 /* [rows, r] x A^T kept in the lane's memory; NULL: frozen */
     float dropout;            /* dropout of x; 0 = none */
     uint64_t stream;          /* stream of the dropout's random numbers */
@@ -124,11 +126,11 @@ typedef struct fmt_dora_set {
 } fmt_dora_set;
 
 /* Memory of all modules that train by a formula (method_fold.c). mem, on the device: the gradients
- * of their weights, `all` floats, then one weight on its way. host: two weights, then parameters lo
- * .. hi - 1 and their gradients. most: floats of the largest weight. */
+ * of their weights or factors, `all` floats, then one weight on its way, then factors. host: two
+ * weights, then parameters lo .. hi - 1 and their gradients. most: floats of the largest weight. */
 typedef struct fmt_fold_set {
     float *mem, *host;
-    uint64_t all, most, lo, hi;
+    uint64_t all, most, factors, lo, hi;
 } fmt_fold_set;
 
 /* Where a net has something to train. */
@@ -278,6 +280,7 @@ float fmt_clip_scale(double norm, double max_norm);
 /* ---- settings ---- */
 /* FM_EINVAL: names a field that is set for another method than c's. */
 FM_CHECKED fm_status fmt_config_check(const fm_train_config *c, const char *name);
+bool fmt_config_has(const fm_train_config *c, const char *key);
 /* A field's value, owned; NULL: the method does not read it. */
 fm_json *fmt_config_value(const fm_train_config *c, const char *key);
 

@@ -64,6 +64,17 @@ fm_status fmt_method_check(const fm_train_config *c, const char *name)
     if (m == FM_METHOD_OFT && (c->r > 0) == (c->oft_block_size > 0))
         return fm_fail(FM_EINVAL, "%s: oft takes one of r and oft_block_size; the other is 0",
                        name);
+    const bool miss = m == FM_METHOD_MISS;
+    const bool known = strcmp(c->init_weights, "true") == 0 ||
+                       strcmp(c->init_weights, miss ? "bat" : "false") == 0 ||
+                       (miss && strcmp(c->init_weights, "mini") == 0);
+    if ((miss || m == FM_METHOD_FOURIERFT) && !known)
+        return fm_fail(FM_EINVAL, "%s: training option init_weights: '%s' is none of true, %s",
+                       name, c->init_weights, miss ? "bat, mini" : "false");
+    if (m == FM_METHOD_BOFT && (c->boft_block_num > 0) == (c->boft_block_size > 0))
+        return fm_fail(FM_EINVAL,
+                       "%s: boft takes one of boft_block_size and boft_block_num; the other is 0",
+                       name);
     if (targets && m != FM_METHOD_OFT && (c->r == 0 || !(c->alpha > 0.0)))
         return fm_fail(FM_EINVAL, "%s: r and alpha must be above 0", name);
     if (c->feedforward[0] && m != FM_METHOD_IA3)
@@ -103,6 +114,14 @@ static fm_status declare_adapter(fmt_net *net, fmt_params *ps, const fm_train_co
     case FM_METHOD_LOHA:
     case FM_METHOD_LOKR:
     case FM_METHOD_OFT:
+    case FM_METHOD_BOFT:
+    case FM_METHOD_HRA:
+    case FM_METHOD_MISS:
+    case FM_METHOD_SHIRA:
+    case FM_METHOD_FOURIERFT:
+    case FM_METHOD_RANDLORA:
+    case FM_METHOD_VERA:
+    case FM_METHOD_ADALORA:
         return fmt_fold_declare(net, ps, c, config);
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:
@@ -202,7 +221,7 @@ static fm_status check_base_copy(const fmt_net *net, const fm_tree *parent, cons
 
 /* A tensor of a formula: with it all those of its module are declared. */
 static fm_status from_fold(fmt_net *net, fmt_params *ps, const fm_json *config, const fm_tree *tree,
-                           const char *prefix, const fm_entry *e, size_t tail)
+                           const fm_provider *p, const char *prefix, const fm_entry *e, size_t tail)
 {
     const char *kind = fmt_fold_kind_of_type(fm_json_cstr(fm_json_get(config, "peft_type"), ""));
     const size_t skip = strlen(FMT_PEFT_PREFIX);
@@ -215,12 +234,12 @@ static fm_status from_fold(fmt_net *net, fmt_params *ps, const fm_json *config, 
     fmt_linear *l = module_of(net, own);
     if (!l)
         return fm_fail(FM_EBASE, "%s: the parent has no such module", e->name);
-    return fmt_fold_add(net, ps, l, kind, peft, config, tree, prefix);
+    return fmt_fold_add(net, ps, l, kind, peft, config, tree, p, prefix);
 }
 
 static fm_status from_entry(fmt_net *net, fmt_params *ps, const fm_json *config,
-                            const fm_tree *parent, const fm_tree *tree, const char *prefix,
-                            const fm_entry *e)
+                            const fm_tree *parent, const fm_tree *tree, const fm_provider *p,
+                            const char *prefix, const fm_entry *e)
 {
     const char *kind = fmt_fold_kind_of_type(fm_json_cstr(fm_json_get(config, "peft_type"), ""));
     size_t end = 0;
@@ -235,14 +254,17 @@ static fm_status from_entry(fmt_net *net, fmt_params *ps, const fm_json *config,
 
     if (strcmp(name, "prompt_embeddings") == 0)
         return from_virtual(net, ps, config, e);
+    const int part = kind ? fm_fold_part(kind, name, &end) : -1;
+    if (part >= 0 && *fm_fold_part_name(kind, part) == '/')
+        return FM_OK; /* declared with the modules */
     if (strncmp(name, FMT_PEFT_PREFIX, skip) != 0)
         return fm_fail(FM_EUNSUPPORTED, "adapter tensor %s does not begin with " FMT_PEFT_PREFIX,
                        name);
     for (size_t i = 0; i < FM_ARRAY_LEN(follow); i++)
         if (ends_with(name, follow[i]))
             return FM_OK; /* declared with its lora_A */
-    if (kind && fm_fold_part(kind, name, &end) >= 0)
-        return from_fold(net, ps, config, tree, prefix, e, end);
+    if (part >= 0)
+        return from_fold(net, ps, config, tree, p, prefix, e, end);
     if (ends_with(name, ".base_layer.weight"))
         return check_base_copy(net, parent, e);
     for (size_t i = 0; !tail && i < FM_ARRAY_LEN(lead); i++)
@@ -330,7 +352,7 @@ fm_status fmt_method_declare_from(fmt_net *net, fmt_params *ps, const fm_tree *p
     fm_tree_range(tree, prefix, &begin, &end);
     for (size_t i = begin; i < end && rc == FM_OK; i++)
         if (fm_tree_at(tree, i)->kind == FM_ENTRY_TENSOR)
-            rc = from_entry(net, ps, *config, parent, tree, prefix, fm_tree_at(tree, i));
+            rc = from_entry(net, ps, *config, parent, tree, p, prefix, fm_tree_at(tree, i));
     set_dropout(net, 0.0f);
     return rc;
 }

@@ -32,11 +32,23 @@ typedef struct fmt_dora {
  * tensors. */
 typedef struct fmt_fold {
     fm_fold *formula;
-    int32_t param[FM_FOLD_PARTS]; /* -1: the module has no such tensor */
+    int32_t param[FM_FOLD_PARTS]; /* -1: the module trains no such tensor */
+    int32_t fixed[FM_FOLD_PARTS]; /* index in the parameters' `fixed`, or -1 */
     float *base;                  /* [out, in] host: the parent's weight */
     fm_weight *w;
     float *dw; /* [out, in] device, in the net's fmt_fold_set */
+    /* A kind with a rank: the product stays, and a term has factors that are made of the tensors. */
+    uint32_t rank, term; /* term: index among the module's terms */
+    float *a, *b;        /* device: [r, in], [out, r]; their gradients follow in the same order */
 } fmt_fold;
+
+/* Shapes of a module's tensors; rank 0: absent. */
+typedef struct fmt_fold_wanted {
+    fm_shape shape[FM_FOLD_PARTS];
+} fmt_fold_wanted;
+typedef struct fmt_fold_most { /* greatest sizes of the targets */
+    uint64_t in, out;
+} fmt_fold_most;
 
 /* What a method needs besides the net. */
 typedef struct fmt_method {
@@ -127,7 +139,16 @@ FM_CHECKED fm_status fmt_fold_declare(fmt_net *net, fmt_params *ps, const fm_tra
 /* Declares the tensors that the adapter at prefix of tree has for l, PEFT's `module`. */
 FM_CHECKED fm_status fmt_fold_add(fmt_net *net, fmt_params *ps, fmt_linear *l, const char *kind,
                                   const char *module, const fm_json *config, const fm_tree *tree,
-                                  const char *prefix);
+                                  const fm_provider *p, const char *prefix);
+/* ---- method_fold_shapes.c ---- */
+FM_CHECKED fm_status fmt_fold_shapes(fmt_fold_wanted *w, fm_method m, const fmt_linear *l,
+                                     const fm_json *config, const char *module,
+                                     const fmt_fold_most *most);
+/* Draws a part that is never trained; name: of its tensor. */
+FM_CHECKED fm_status fmt_fold_draw(float *x, const fm_train_config *c, const fmt_linear *l,
+                                   const fm_json *config, const fmt_fold_most *most, int part,
+                                   const fm_shape *shape, const char *name);
+/* ---- method_fold.c: memory and steps ---- */
 /* Reads the parent's weights of the targets. */
 FM_CHECKED fm_status fmt_fold_prepare(fmt_net *net, const fm_tree *parent, const fm_provider *p);
 /* Allocates the net's fmt_fold_set and the layouts, after fmt_params_alloc. */

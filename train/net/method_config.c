@@ -315,26 +315,109 @@ static fm_json *with_defaults(const peft_default *f, size_t n)
 }
 
 /* ---- kinds with formulas: what PEFT writes by default, then the settings of the same names ---- */
-#define TARGETED                                                                                   \
-    "\"auto_mapping\":null,\"base_model_name_or_path\":null,\"exclude_modules\":null,"             \
-    "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"                       \
-    "\"layers_to_transform\":null,\"modules_to_save\":null,\"peft_version\":\"0.21.2\","           \
-    "\"revision\":null,\"target_modules\":null,\"task_type\":null,"
-#define LYCORIS                                                                                    \
-    "\"alpha\":8,\"alpha_pattern\":{},\"module_dropout\":0.0,\"r\":8,\"rank_dropout\":0.0,"        \
-    "\"rank_pattern\":{},\"use_effective_conv2d\":false,"
 static const struct fold_fields {
     fm_method method;
     const char *json;
 } fold_fields[] = {
-    {FM_METHOD_LOHA, "{" TARGETED LYCORIS "\"peft_type\":\"LOHA\"}"},
-    {FM_METHOD_LOKR,
-     "{" TARGETED LYCORIS "\"decompose_both\":false,\"decompose_factor\":-1,\"peft_type\":\"LOKR\","
-     "\"rank_dropout_scale\":false}"},
-    {FM_METHOD_OFT, "{" TARGETED "\"bias\":\"none\",\"block_share\":false,\"coft\":false,"
-                    "\"eps\":6e-05,\"fan_in_fan_out\":false,\"module_dropout\":0.0,"
-                    "\"num_cayley_neumann_terms\":5,\"oft_block_size\":32,\"peft_type\":\"OFT\","
-                    "\"r\":0,\"use_cayley_neumann\":true}"},
+    {FM_METHOD_LOHA, "{\"alpha\":8,\"alpha_pattern\":{},\"auto_mapping\":null,"
+                     "\"base_model_name_or_path\":null,\"exclude_modules\":null,"
+                     "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"
+                     "\"layers_to_transform\":null,\"module_dropout\":0.0,"
+                     "\"modules_to_save\":null,\"peft_type\":\"LOHA\","
+                     "\"peft_version\":\"0.21.2\",\"r\":8,\"rank_dropout\":0.0,"
+                     "\"rank_pattern\":{},\"revision\":null,\"target_modules\":null,"
+                     "\"task_type\":null,\"use_effective_conv2d\":false}"},
+    {FM_METHOD_LOKR, "{\"alpha\":8,\"alpha_pattern\":{},\"auto_mapping\":null,"
+                     "\"base_model_name_or_path\":null,\"decompose_both\":false,"
+                     "\"decompose_factor\":-1,\"exclude_modules\":null,"
+                     "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"
+                     "\"layers_to_transform\":null,\"module_dropout\":0.0,"
+                     "\"modules_to_save\":null,\"peft_type\":\"LOKR\","
+                     "\"peft_version\":\"0.21.2\",\"r\":8,\"rank_dropout\":0.0,"
+                     "\"rank_dropout_scale\":false,\"rank_pattern\":{},\"revision\":null,"
+                     "\"target_modules\":null,\"task_type\":null,"
+                     "\"use_effective_conv2d\":false}"},
+    {FM_METHOD_OFT, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                    "\"bias\":\"none\",\"block_share\":false,\"coft\":false,\"eps\":6e-05,"
+                    "\"exclude_modules\":null,\"fan_in_fan_out\":false,"
+                    "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"
+                    "\"layers_to_transform\":null,\"module_dropout\":0.0,"
+                    "\"modules_to_save\":null,\"num_cayley_neumann_terms\":5,"
+                    "\"oft_block_size\":32,\"peft_type\":\"OFT\",\"peft_version\":\"0.21.2\","
+                    "\"r\":0,\"revision\":null,\"target_modules\":null,\"task_type\":null,"
+                    "\"use_cayley_neumann\":true}"},
+    {FM_METHOD_BOFT, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                     "\"bias\":\"none\",\"boft_block_num\":0,\"boft_block_size\":4,"
+                     "\"boft_dropout\":0.0,\"boft_n_butterfly_factor\":1,"
+                     "\"exclude_modules\":null,\"fan_in_fan_out\":false,"
+                     "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"
+                     "\"layers_to_transform\":null,\"modules_to_save\":null,"
+                     "\"peft_type\":\"BOFT\",\"peft_version\":\"0.21.2\",\"revision\":null,"
+                     "\"target_modules\":null,\"task_type\":null}"},
+    {FM_METHOD_HRA, "{\"apply_GS\":false,\"auto_mapping\":null,"
+                    "\"base_model_name_or_path\":null,\"bias\":\"none\","
+                    "\"exclude_modules\":null,\"inference_mode\":true,\"init_weights\":true,"
+                    "\"layers_pattern\":null,\"layers_to_transform\":null,"
+                    "\"modules_to_save\":null,\"peft_type\":\"HRA\","
+                    "\"peft_version\":\"0.21.2\",\"r\":8,\"revision\":null,"
+                    "\"target_modules\":null,\"task_type\":null}"},
+    {FM_METHOD_MISS, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                     "\"bias\":\"none\",\"exclude_modules\":null,\"inference_mode\":true,"
+                     "\"init_weights\":true,\"layers_pattern\":null,"
+                     "\"layers_to_transform\":null,\"mini_r\":1,\"miss_dropout\":0.0,"
+                     "\"modules_to_save\":null,\"peft_type\":\"MISS\","
+                     "\"peft_version\":\"0.21.2\",\"r\":64,\"revision\":null,"
+                     "\"target_modules\":null,\"task_type\":null}"},
+    {FM_METHOD_SHIRA, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                      "\"fan_in_fan_out\":false,\"inference_mode\":true,\"init_weights\":true,"
+                      "\"mask_type\":\"random\",\"modules_to_save\":null,"
+                      "\"peft_type\":\"SHIRA\",\"peft_version\":\"0.21.2\",\"r\":32,"
+                      "\"random_seed\":null,\"revision\":null,\"target_modules\":null,"
+                      "\"task_type\":null}"},
+    {FM_METHOD_FOURIERFT, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                          "\"bias\":\"none\",\"exclude_modules\":null,\"fan_in_fan_out\":false,"
+                          "\"inference_mode\":true,\"init_weights\":false,\"layers_pattern\":null,"
+                          "\"layers_to_transform\":null,\"modules_to_save\":null,"
+                          "\"n_frequency\":1000,\"n_frequency_pattern\":{},"
+                          "\"peft_type\":\"FOURIERFT\",\"peft_version\":\"0.21.2\","
+                          "\"random_loc_seed\":777,\"revision\":null,\"scaling\":150.0,"
+                          "\"target_modules\":null,\"task_type\":null}"},
+    {FM_METHOD_RANDLORA, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                         "\"bias\":\"none\",\"fan_in_fan_out\":false,\"inference_mode\":true,"
+                         "\"init_weights\":true,\"layers_pattern\":null,"
+                         "\"layers_to_transform\":null,\"modules_to_save\":null,"
+                         "\"peft_type\":\"RANDLORA\",\"peft_version\":\"0.21.2\","
+                         "\"projection_prng_key\":0,\"r\":32,\"randlora_alpha\":640,"
+                         "\"randlora_dropout\":0.0,\"revision\":null,\"save_projection\":true,"
+                         "\"sparse\":false,\"target_modules\":null,\"task_type\":null,"
+                         "\"very_sparse\":false}"},
+    {FM_METHOD_VERA, "{\"auto_mapping\":null,\"base_model_name_or_path\":null,"
+                     "\"bias\":\"none\",\"d_initial\":0.1,\"fan_in_fan_out\":false,"
+                     "\"inference_mode\":true,\"init_weights\":true,\"layers_pattern\":null,"
+                     "\"layers_to_transform\":null,\"modules_to_save\":null,"
+                     "\"peft_type\":\"VERA\",\"peft_version\":\"0.21.2\","
+                     "\"projection_prng_key\":0,\"r\":256,\"revision\":null,"
+                     "\"save_projection\":true,\"target_modules\":null,\"task_type\":null,"
+                     "\"vera_dropout\":0.0}"},
+    {FM_METHOD_ADALORA, "{\"alora_invocation_tokens\":null,\"alpha_pattern\":{},"
+                        "\"arrow_config\":null,\"auto_mapping\":null,"
+                        "\"base_model_name_or_path\":null,\"beta1\":0.85,\"beta2\":0.85,"
+                        "\"bias\":\"none\",\"corda_config\":null,\"deltaT\":1,"
+                        "\"ensure_weight_tying\":false,\"eva_config\":null,"
+                        "\"exclude_modules\":null,\"fan_in_fan_out\":false,"
+                        "\"inference_mode\":true,\"init_lora_weights\":true,\"init_r\":12,"
+                        "\"kasa_config\":null,\"layer_replication\":null,\"layers_pattern\":null,"
+                        "\"layers_to_transform\":null,\"loftq_config\":{},\"lora_alpha\":8,"
+                        "\"lora_bias\":false,\"lora_dropout\":0.0,\"lora_ga_config\":null,"
+                        "\"megatron_config\":null,\"megatron_core\":\"megatron.core\","
+                        "\"modules_to_save\":null,\"monteclora_config\":null,"
+                        "\"orth_reg_weight\":0.5,\"peft_type\":\"ADALORA\","
+                        "\"peft_version\":\"0.21.2\",\"qalora_group_size\":16,\"r\":8,"
+                        "\"rank_pattern\":null,\"revision\":null,\"target_modules\":null,"
+                        "\"target_parameters\":null,\"target_r\":8,\"task_type\":null,"
+                        "\"tfinal\":0,\"tinit\":0,\"total_step\":1,"
+                        "\"trainable_token_indices\":null,\"use_bdlora\":null,\"use_dora\":false,"
+                        "\"use_qalora\":false,\"use_rslora\":false,\"velora_config\":null}"},
 };
 
 static fm_json *fold_defaults(fm_method m)
@@ -351,13 +434,62 @@ static fm_json *fold_defaults(fm_method m)
 /* Sets what the config has by the names that the settings have, too. */
 static fm_status take_settings(fm_json *o, const fm_train_config *c)
 {
-    static const char *const same[] = {
-        "r",    "decompose_both", "decompose_factor",   "oft_block_size",
-        "coft", "block_share",    "use_cayley_neumann", "num_cayley_neumann_terms"};
+    static const char *const same[] = {"r",
+                                       "decompose_both",
+                                       "decompose_factor",
+                                       "oft_block_size",
+                                       "coft",
+                                       "block_share",
+                                       "use_cayley_neumann",
+                                       "num_cayley_neumann_terms",
+                                       "boft_block_size",
+                                       "boft_block_num",
+                                       "boft_n_butterfly_factor",
+                                       "apply_GS",
+                                       "mini_r",
+                                       "n_frequency",
+                                       "scaling",
+                                       "random_loc_seed",
+                                       "projection_prng_key",
+                                       "d_initial",
+                                       "init_r"};
 
     for (size_t i = 0; i < FM_ARRAY_LEN(same); i++)
-        if (fm_json_get(o, same[i]))
+        if (fm_json_get(o, same[i]) && fmt_config_has(c, same[i]))
             FM_TRY(fm_json_set(o, same[i], fmt_config_value(c, same[i])));
+    return FM_OK;
+}
+
+/* PEFT's numbers for alpha have the name of the kind. */
+static fm_status set_alpha(fm_json *o, const fm_train_config *c)
+{
+    static const char *const names[] = {"alpha", "lora_alpha", "randlora_alpha"};
+
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
+        if (fm_json_get(o, names[i]))
+            FM_TRY(fm_json_set(o, names[i], number(c->alpha)));
+    if (!fm_json_get(o, "alpha"))
+        return FM_OK;
+    FM_TRY(set_pattern(o, "alpha_pattern", c->alpha_pattern));
+    return set_pattern(o, "rank_pattern", c->rank_pattern);
+}
+
+/* What one kind alone has. AdaLoRA keeps its first ranks: what a budget would need is at rest. */
+static fm_status set_apart(fm_json *o, const fmt_net *net, const fm_train_config *c)
+{
+    const bool start = strcmp(c->init_weights, "true") == 0;
+
+    if (c->method == FM_METHOD_OFT)
+        return fm_json_set(o, "eps", fm_json_new_real(c->coft_eps));
+    if (c->init_weights[0])
+        FM_TRY(fm_json_set(o, "init_weights",
+                           start || strcmp(c->init_weights, "false") == 0
+                               ? fm_json_new_bool(start)
+                               : fm_json_new_str(c->init_weights)));
+    if (c->method == FM_METHOD_ADALORA)
+        FM_TRY(fm_json_set(o, "target_r", fm_json_new_int((int64_t)c->init_r)));
+    if (fm_json_get(o, "fan_in_fan_out") && c->method != FM_METHOD_SHIRA)
+        return fm_json_set(o, "fan_in_fan_out", fm_json_new_bool(stored_turned(net)));
     return FM_OK;
 }
 
@@ -365,13 +497,12 @@ static fm_status fold(fm_json *o, fmt_net *net, const fm_train_config *c)
 {
     FM_TRY(take_settings(o, c));
 
-    if (fm_json_get(o, "alpha")) {
-        FM_TRY(fm_json_set(o, "alpha", number(c->alpha)));
-        FM_TRY(set_pattern(o, "alpha_pattern", c->alpha_pattern));
-        FM_TRY(set_pattern(o, "rank_pattern", c->rank_pattern));
-    }
-    if (c->method == FM_METHOD_OFT)
-        FM_TRY(fm_json_set(o, "eps", fm_json_new_real(c->coft_eps)));
+    FM_TRY(set_alpha(o, c));
+    FM_TRY(set_apart(o, net, c));
+    if ((c->exclude[0] && !fm_json_get(o, "exclude_modules")) ||
+        (c->layers[0] && !fm_json_get(o, "layers_to_transform")))
+        return fm_fail(FM_EUNSUPPORTED, "PEFT's %s has no %s", fmt_fold_kind(c->method),
+                       c->layers[0] ? "layers_to_transform" : "exclude_modules");
     FM_TRY(exclude(o, c));
     FM_TRY(fm_json_set(o, "target_modules", target_names(net, c->targets)));
     return c->layers[0] ? layers_of(o, net, c) : FM_OK;
@@ -393,6 +524,14 @@ static fm_json *fields_of(fm_method m)
     case FM_METHOD_LOHA:
     case FM_METHOD_LOKR:
     case FM_METHOD_OFT:
+    case FM_METHOD_BOFT:
+    case FM_METHOD_HRA:
+    case FM_METHOD_MISS:
+    case FM_METHOD_SHIRA:
+    case FM_METHOD_FOURIERFT:
+    case FM_METHOD_RANDLORA:
+    case FM_METHOD_VERA:
+    case FM_METHOD_ADALORA:
         return fold_defaults(m);
     case FM_METHOD_FULL:
     case FM_METHOD_PRETRAIN:

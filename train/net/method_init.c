@@ -15,6 +15,12 @@ typedef enum law {
     LAW_ONE,     /* IA3 */
     LAW_UNIFORM, /* U(-1/sqrt(n), 1/sqrt(n)), n columns: kaiming_uniform_(a = sqrt(5)) */
     LAW_NORMAL,  /* N(0, 1): virtual tokens, B of an embedding */
+    LAW_SMALL,   /* N(0, 0.02): AdaLoRA */
+    LAW_PAIRS,   /* HRA: pairs of equal columns, which undo each other; odd r, or apply_GS, which
+                  * cannot turn equal columns apart: all differ */
+    LAW_D,       /* VeRA: d_initial */
+    LAW_GAMMA,   /* RandLoRA: 1 / the larger dimension */
+    LAW_WAVES,   /* FourierFT: N(0, 1), zeros with init_weights=true */
     LAW_NORMS,   /* norms of W's rows: DoRA's magnitude */
 } law;
 
@@ -41,6 +47,19 @@ static const struct {
     {".lokr_w2_a", LAW_UNIFORM, "lokr_w2_a"},
     {".lokr_w2_b", LAW_UNIFORM, "lokr_w2_b"},
     {".oft_R.weight", LAW_ZERO, ""},
+    {".boft_R", LAW_ZERO, ""},
+    {".boft_s", LAW_ONE, ""},
+    {".hra_u", LAW_PAIRS, "hra_u"},
+    {".miss_block", LAW_ZERO, ""},
+    {".shira_weight", LAW_ZERO, ""},
+    {".fourierft_spectrum", LAW_WAVES, "fourierft_spectrum"},
+    {".randlora_lambda", LAW_ZERO, ""},
+    {".randlora_gamma", LAW_GAMMA, ""},
+    {".vera_lambda_b", LAW_ZERO, ""},
+    {".vera_lambda_d", LAW_D, ""},
+    {".lora_A", LAW_SMALL, "lora_A"},
+    {".lora_B", LAW_SMALL, "lora_B"},
+    {".lora_E", LAW_ZERO, ""},
 };
 
 static bool ends_with(const char *s, const char *tail)
@@ -54,6 +73,7 @@ static fm_status begin_random(fmt_params *ps, int32_t index, uint64_t seed, size
 {
     const fmt_param *p = &ps->item[index];
     double bound = 1.0 / sqrt((double)p->shape.dim[1]);
+    double deviation = laws[rule].law == LAW_SMALL ? 0.02 : 1.0;
     uint64_t stream = 0;
     float *host = fm_malloc((size_t)p->n * sizeof(float));
     fm_status rc = host ? fmt_stream(&stream, laws[rule].purpose, p->name) : FM_ENOMEM;
@@ -61,7 +81,26 @@ static fm_status begin_random(fmt_params *ps, int32_t index, uint64_t seed, size
     for (uint64_t i = 0; i < p->n && rc == FM_OK; i++)
         host[i] = laws[rule].law == LAW_UNIFORM
                       ? (float)((2.0 * fm_rng_uniform(seed, stream, i) - 1.0) * bound)
-                      : (float)fm_rng_normal(seed, stream, i);
+                      : (float)(deviation * fm_rng_normal(seed, stream, i));
+    FM_THEN(rc, fmt_params_put(ps, index, host));
+    fm_free(host);
+    return rc;
+}
+
+/* torch's kaiming_uniform_ takes the columns that it draws for its width. */
+static fm_status begin_pairs(fmt_params *ps, int32_t index, const fm_train_config *c, size_t rule)
+{
+    const fmt_param *p = &ps->item[index];
+    const uint64_t r = p->shape.dim[1], by = r % 2 == 0 && !c->apply_GS ? 2 : 1;
+    const double bound = 1.0 / sqrt((double)(r / by));
+    uint64_t stream = 0;
+    float *host = fm_malloc((size_t)p->n * sizeof(float));
+    fm_status rc = host ? fmt_stream(&stream, laws[rule].purpose, p->name) : FM_ENOMEM;
+
+    for (uint64_t i = 0; i < p->n && rc == FM_OK; i++) {
+        const uint64_t draw = i / r * (r / by) + i % r / by;
+        host[i] = (float)((2.0 * fm_rng_uniform(c->seed, stream, draw) - 1.0) * bound);
+    }
     FM_THEN(rc, fmt_params_put(ps, index, host));
     fm_free(host);
     return rc;
@@ -123,6 +162,11 @@ static fm_status begin_parent(const fmt_net *net, fmt_params *ps, int32_t index,
     return rc;
 }
 
+static float gamma_of(const fm_shape *s)
+{
+    return 1.0f / (float)FM_MAX(s->dim[0], s->dim[1]);
+}
+
 static fm_status begin(fmt_net *net, fmt_params *ps, int32_t index, const fmt_method *m)
 {
     const char *name = ps->item[index].name;
@@ -132,6 +176,14 @@ static fm_status begin(fmt_net *net, fmt_params *ps, int32_t index, const fmt_me
             continue;
         if (laws[r].law == LAW_NORMS)
             return begin_norms(net, ps, index);
+        if (laws[r].law == LAW_PAIRS)
+            return begin_pairs(ps, index, m->c, r);
+        if (laws[r].law == LAW_D)
+            return begin_constant(ps, index, (float)m->c->d_initial);
+        if (laws[r].law == LAW_GAMMA)
+            return begin_constant(ps, index, gamma_of(&ps->item[index].shape));
+        if (laws[r].law == LAW_WAVES && strcmp(m->c->init_weights, "true") == 0)
+            return begin_constant(ps, index, 0.0f);
         if (laws[r].law == LAW_ZERO || laws[r].law == LAW_ONE)
             return begin_constant(ps, index, laws[r].law == LAW_ONE ? 1.0f : 0.0f);
         return begin_random(ps, index, m->c->seed, r);

@@ -40,6 +40,29 @@ fm_status fmt_params_add(fmt_params *ps, int32_t *index, const char *name, const
     return FM_OK;
 }
 
+fm_status fmt_params_fix(fmt_params *ps, int32_t *index, const char *name, fm_dtype dtype,
+                         const fm_shape *shape, bool *fresh)
+{
+    uint64_t n = 0;
+
+    *fresh = false;
+    for (size_t i = 0; i < ps->fixed_count; i++)
+        if (strcmp(ps->fixed[i].name, name) == 0) {
+            *index = (int32_t)i;
+            return FM_OK;
+        }
+    FM_TRY(fm_shape_elems(&n, shape));
+    FM_TRY(fm_grow(&ps->fixed, &ps->fixed_cap, ps->fixed_count + 1, sizeof(*ps->fixed)));
+    fmt_fixed *f = &ps->fixed[ps->fixed_count];
+    *f = (fmt_fixed){.name = fm_strdup(name),
+                     .dtype = dtype,
+                     .shape = *shape,
+                     .value = fm_calloc((size_t)FM_MAX(n, (uint64_t)1), sizeof(float))};
+    *index = (int32_t)ps->fixed_count++;
+    *fresh = true;
+    return f->name && f->value ? FM_OK : FM_ENOMEM;
+}
+
 static fm_status new_floats(fm_backend *be, float **out, uint64_t n)
 {
     void *mem = NULL;
@@ -261,6 +284,25 @@ static fm_status one_result(fm_trained *out, const fmt_params *ps, const fmt_par
     return rc;
 }
 
+static fm_status fixed_result(fm_trained *out, const fmt_fixed *f)
+{
+    uint64_t n = 0;
+    FM_TRY(fm_shape_elems(&n, &f->shape));
+    FM_TRY(fm_tensor_bytes(&out->bytes, f->dtype, &f->shape, f->name));
+
+    out->dtype = f->dtype;
+    out->shape = f->shape;
+    out->name = fm_strdup(f->name);
+    out->data = fm_malloc((size_t)out->bytes);
+    if (!out->name || !out->data)
+        return FM_ENOMEM;
+    if (f->dtype == FM_F32)
+        return fm_from_f32(out->data, FM_F32, f->value, n);
+    for (uint64_t i = 0; i < n; i++)
+        fm_put_u32((uint8_t *)out->data + 4 * i, (uint32_t)(int32_t)f->value[i]);
+    return FM_OK;
+}
+
 /* A child can be stored as a delta to its parent only in the parent's types. */
 static fm_dtype dtype_as_parent(const fm_tree *parent, const char *name)
 {
@@ -282,7 +324,9 @@ fm_status fmt_params_result(const fmt_params *ps, const float *which, fm_dtype d
         return FM_ENOMEM;
     if (ps->stage)
         rc = fmt_stage_collect(ps, which, false, whole);
-    out->tensors = rc == FM_OK && reads ? fm_calloc(ps->count, sizeof(*out->tensors)) : NULL;
+    const size_t fixed = which == ps->p ? ps->fixed_count : 0; /* they have no gradients */
+    out->tensors =
+        rc == FM_OK && reads ? fm_calloc(ps->count + fixed, sizeof(*out->tensors)) : NULL;
     if (rc == FM_OK && reads && !out->tensors)
         rc = FM_ENOMEM;
     for (size_t i = 0; reads && i < ps->count && rc == FM_OK; i++) {
@@ -290,6 +334,10 @@ fm_status fmt_params_result(const fmt_params *ps, const float *which, fm_dtype d
         const fmt_param *p = &ps->item[i];
         fm_dtype own = dtype == FM_DTYPE_NONE ? dtype_as_parent(parent, p->name) : dtype;
         rc = one_result(&out->tensors[i], ps, p, which, whole, own);
+    }
+    for (size_t i = 0; reads && i < fixed && rc == FM_OK; i++) {
+        out->count = ps->count + i + 1;
+        rc = fixed_result(&out->tensors[ps->count + i], &ps->fixed[i]);
     }
     fm_free(whole);
     return rc;
@@ -305,6 +353,11 @@ void fmt_params_release(fmt_params *ps)
             be->weight_free(be, ps->item[i].weight);
         fm_free(ps->item[i].name);
     }
+    for (size_t i = 0; i < ps->fixed_count; i++) {
+        fm_free(ps->fixed[i].name);
+        fm_free(ps->fixed[i].value);
+    }
+    fm_free(ps->fixed);
     if (be) {
         float *const buf[] = {ps->p, ps->g, ps->m, ps->v, ps->zero};
         for (size_t i = 0; i < FM_ARRAY_LEN(buf); i++)

@@ -27,12 +27,22 @@ typedef struct fmt_param {
     uint64_t per_layer; /* if not 0: floats of each layer that stages cut it into */
 } fmt_param;
 
+/* A tensor of an adapter that is drawn once and stored with what trains. */
+typedef struct fmt_fixed {
+    char *name;
+    fm_dtype dtype; /* F32, or I32 of whole numbers */
+    fm_shape shape;
+    float *value; /* host */
+} fmt_fixed;
+
 #define FMT_ZERO_FLOATS ((uint64_t)1 << 13)
 
 typedef struct fmt_params {
     fm_backend *be;
     fmt_param *item;
     size_t count, cap;
+    fmt_fixed *fixed;
+    size_t fixed_count, fixed_cap;
     uint64_t total; /* floats of each buffer with padding, which stays 0 */
     float *p, *g, *m, *v;
     float *zero; /* [FMT_ZERO_FLOATS] zeros to copy from */
@@ -52,6 +62,9 @@ typedef struct fmt_params {
 
 FM_CHECKED fm_status fmt_params_add(fmt_params *ps, int32_t *index, const char *name,
                                     const fm_shape *shape);
+/* Adds a fixed tensor with room for its values, or finds the one of this name: *fresh false. */
+FM_CHECKED fm_status fmt_params_fix(fmt_params *ps, int32_t *index, const char *name,
+                                    fm_dtype dtype, const fm_shape *shape, bool *fresh);
 /* Allocates the buffers, after the last fmt_params_add. moments: m and v too. */
 FM_CHECKED fm_status fmt_params_alloc(fmt_params *ps, fm_backend *be, bool moments);
 FM_CHECKED fm_status fmt_params_put(fmt_params *ps, int32_t index, const float *host);

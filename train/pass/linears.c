@@ -122,8 +122,8 @@ static fm_term back_term(const fmt_part *part, const fmt_linear *l, const fmt_te
     one.u = t->u ? t->u + (size_t)part->u0 * t->r : NULL;
     one.dy = out->y + part->begin * out->ldy;
     one.lddy = out->ldy;
-    one.da = grad_of(part, t->a_param);
-    one.db = grad_of(part, t->b_param);
+    one.da = fmt_factor_grad(part->lane, t->a_param, t->da);
+    one.db = fmt_factor_grad(part->lane, t->b_param, t->db);
     one.dx = dx && part->deeper ? dx + part->begin * lddx : NULL;
     one.lddx = lddx;
     return one;
@@ -259,7 +259,7 @@ static void weight_grads(fmt_pass *p, fmt_parts ps, int32_t layer, const float *
         float *dw = fmt_weight_grad(l, part->lane->ps);
         if (dw)
             p->be->linear_dw(p->be, dw, dy, out->ldy, x + part->begin * ldx, ldx, part->count,
-                             l->out, l->in, l->transposed);
+                             l->out, l->in, l->transposed && !l->fold);
         if (l->bias_param >= 0)
             p->be->bias_grad(p->be, grad_of(part, l->bias_param), dy, out->ldy, part->count,
                              l->out);
@@ -346,7 +346,7 @@ fm_status fmt_linears_made_grad(fmt_pass *p, fmt_parts ps, int32_t layer, float 
     FM_TRY(fm_go_on());
     for (uint32_t i = 0; i < ps.n; i++) {
         const fmt_linear *l = lin_of(&ps.p[i], layer, out->which);
-        trains = trains || l->fold || l->w_param >= 0;
+        trains = trains || (l->fold && l->fold->dw) || l->w_param >= 0;
     }
     if (!trains && goes_at_once(p, ps, layer, out, 1)) {
         grad_at_once(p, ps, layer, dx, lddx, false, x->x, ldx, out, 1, x);

@@ -184,7 +184,7 @@ static void term_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l
                           const grads *g, const float *x, size_t ldx)
 {
     bool dropped = t->dropout > 0.0f;
-    float *da = fmt_lane_grad(part->lane, t->a_param);
+    float *da = fmt_factor_grad(part->lane, t->a_param, t->da);
 
     if (dropped && da) {
         drop(p, part, t, p->alone[2], l->in, x, ldx, l->in, false);
@@ -197,7 +197,7 @@ static void term_backward(fmt_pass *p, const fmt_part *part, const fmt_linear *l
     one.lddy = g->lddy;
     one.du = p->du;
     one.da = da;
-    one.db = fmt_lane_grad(part->lane, t->b_param);
+    one.db = fmt_factor_grad(part->lane, t->b_param, t->db);
     one.dx = dropped ? NULL : g->dx;
     one.lddx = g->lddx;
     p->be->terms_grad(p->be, &one, 1);

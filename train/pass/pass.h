@@ -272,6 +272,8 @@ fm_term fmt_term_on(const fmt_part *part, const fmt_linear *l, const fmt_term *t
 float *fmt_place_u(fmt_pass *p, const fmt_term *t, const fmt_part *part, uint64_t *at);
 /* The gradient of a parameter; NULL: it is frozen. */
 float *fmt_lane_grad(const fmt_lane *lane, int32_t param);
+/* Of a factor of a term: made, where it is not NULL, or a parameter's. */
+float *fmt_factor_grad(const fmt_lane *lane, int32_t param, float *made);
 
 /* lane_embed.c: a lane's low-rank term of the embedding and its virtual tokens. */
 void fmt_embed_terms(fmt_pass *p, fmt_lane *lane, float *x);

@@ -377,7 +377,7 @@ uint64_t fmt_lane_plan(fmt_lane *lane, float *base)
     for (size_t i = 0; lane->ps && (l = fmt_net_linear(lane->net, i)); i++) {
         uint64_t rows = l == &lane->net->outer[FMT_HEAD] ? lane->most.labels : lane->most.rows;
         for (size_t t = 0; t < l->terms; t++)
-            if (l->term[t].b_param >= 0)
+            if (l->term[t].b_param >= 0 || l->term[t].made)
                 l->term[t].u = fmt_plan_take(base, &at, rows * l->term[t].r);
         if (l->out_scale.param >= 0 || l->dora)
             l->kept = fmt_plan_take(base, &at, rows * l->out);

@@ -6,6 +6,11 @@ float *fmt_lane_grad(const fmt_lane *lane, int32_t param)
     return param >= 0 && lane->ps ? lane->ps->g + lane->ps->item[param].at : NULL;
 }
 
+float *fmt_factor_grad(const fmt_lane *lane, int32_t param, float *made)
+{
+    return made && lane->ps ? made : fmt_lane_grad(lane, param);
+}
+
 fmt_slot *fmt_slot_of(fmt_pass *p, uint32_t layer)
 {
     return &p->slot[layer > p->low ? layer - p->low : 0];

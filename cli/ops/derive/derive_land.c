@@ -115,7 +115,15 @@ static const char *adapter_kind(const fm_json *config)
                  {"LN_TUNING", "ln_tuning"},
                  {"LOHA", "loha"},
                  {"LOKR", "lokr"},
-                 {"OFT", "oft"}};
+                 {"OFT", "oft"},
+                 {"BOFT", "boft"},
+                 {"HRA", "hra"},
+                 {"MISS", "miss"},
+                 {"SHIRA", "shira"},
+                 {"FOURIERFT", "fourierft"},
+                 {"RANDLORA", "randlora"},
+                 {"VERA", "vera"},
+                 {"ADALORA", "adalora"}};
     const char *type = fm_json_cstr(fm_json_get(config, "peft_type"), "");
     for (size_t i = 0; i < FM_ARRAY_LEN(kinds); i++)
         if (strcmp(type, kinds[i].peft_type) == 0)

@@ -31,11 +31,25 @@
 static const struct {
     const char *word;
     fm_method method;
-} methods[] = {
-    {"lora", FM_METHOD_LORA},       {"full", FM_METHOD_FULL},        {"ia3", FM_METHOD_IA3},
-    {"prefix", FM_METHOD_PREFIX},   {"prompt", FM_METHOD_PROMPT},    {"bitfit", FM_METHOD_BITFIT},
-    {"ln_tuning", FM_METHOD_NORMS}, {"loha", FM_METHOD_LOHA},        {"lokr", FM_METHOD_LOKR},
-    {"oft", FM_METHOD_OFT},         {"pretrain", FM_METHOD_PRETRAIN}};
+} methods[] = {{"lora", FM_METHOD_LORA},
+               {"full", FM_METHOD_FULL},
+               {"ia3", FM_METHOD_IA3},
+               {"prefix", FM_METHOD_PREFIX},
+               {"prompt", FM_METHOD_PROMPT},
+               {"bitfit", FM_METHOD_BITFIT},
+               {"ln_tuning", FM_METHOD_NORMS},
+               {"loha", FM_METHOD_LOHA},
+               {"lokr", FM_METHOD_LOKR},
+               {"oft", FM_METHOD_OFT},
+               {"boft", FM_METHOD_BOFT},
+               {"hra", FM_METHOD_HRA},
+               {"miss", FM_METHOD_MISS},
+               {"shira", FM_METHOD_SHIRA},
+               {"fourierft", FM_METHOD_FOURIERFT},
+               {"randlora", FM_METHOD_RANDLORA},
+               {"vera", FM_METHOD_VERA},
+               {"adalora", FM_METHOD_ADALORA},
+               {"pretrain", FM_METHOD_PRETRAIN}};
 #define DORA "dora" /* LoRA with dora=true */
 
 static fm_status method_parse(fm_method *out, const char *word)
@@ -47,7 +61,8 @@ static fm_status method_parse(fm_method *out, const char *word)
         }
     return fm_fail(FM_EINVAL,
                    "method '%s' is not known (lora, dora, full, ia3, prefix, prompt, bitfit, "
-                   "ln_tuning, loha, lokr, oft, pretrain)",
+                   "ln_tuning, loha, lokr, oft, boft, hra, miss, shira, fourierft, randlora, vera, "
+                   "adalora, pretrain)",
                    word);
 }
 
