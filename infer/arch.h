@@ -169,6 +169,8 @@ typedef struct fm_switches {
     bool v_norm;              /* values are normed head by head, without gains */
     bool layer_scale;         /* what a layer gives is multiplied by a number of its own */
     bool wide_shared;         /* layers that share keys have twice the feed-forward width */
+    bool mlp_too;             /* layers with experts have the feed-forward branch too: its norm and
+                               * that of the experts, which read norms of x of their own, are added */
     uint32_t kv_shared;       /* so many last layers share keys and values; 0: none */
     uint32_t per_layer;       /* width of the embeddings that each layer has of its own; 0: none */
     uint32_t per_layer_vocab; /* rows of their table, at least the vocabulary */
@@ -407,6 +409,11 @@ typedef enum fm_place {
     FM_P_PER_OUT,
     FM_P_PER_POST,
     FM_P_LAYER_SCALE,
+    FM_P_MLP_SUM, /* of fm_switches.mlp_too: norms behind both, and before the experts */
+    FM_P_X_POST,
+    FM_P_X_NORM,
+    FM_P_ROUTER_GAIN, /* what the router reads: x / rms(x) * gain / sqrt(hidden) */
+    FM_P_X_SCALE,     /* each expert's weight is multiplied by its number */
 } fm_place;
 
 static inline bool fm_arch_recurs(const fm_arch *a)

@@ -37,6 +37,9 @@ typedef struct fm_linear {
 typedef struct fm_experts {
     fm_linear router;                         /* [experts, hidden] */
     const float *choice_bias;                 /* [experts] (FM_P_ROUTER_B) or NULL */
+    /* Of fm_switches.mlp_too, else NULL: [hidden], but scale [experts]; router_norm is made of
+     * router_gain. */
+    const float *mlp_sum, *post, *norm, *router_gain, *scale, *router_norm;
     fm_linear *gate, *up, *down;              /* [experts] each; one allocation at gate */
     fm_linear s_gate, s_up, s_down, s_switch; /* the shared expert, w NULL: none */
     fm_linear into, from; /* [expert_in, hidden], [hidden, expert_in]; w NULL: none */

@@ -289,8 +289,24 @@ static fm_status may_experts(fm_arch *a, const fmi_family *f, const fm_json *c, 
     return FM_OK;
 }
 
+/* Gemma 4's: where they are, every layer has them beside its feed-forward branch. */
+static fm_status gemma4_experts(fm_arch *a, const fm_json *c, const char *what)
+{
+    fm_switches *s = &a->sw;
+    FM_TRY(fmi_take_bool(&s->mlp_too, c, "enable_moe_block", false, what));
+    if (!s->mlp_too)
+        return FM_OK;
+    FM_TRY(take_counts(a, c, "num_experts", "top_k_experts", -1, -1, what));
+    FM_TRY(fmi_take_u32(&s->expert_inter, c, "moe_intermediate_size", -1, 1, 1 << 20, what));
+    s->renormalise = true;
+    sparse_from(a, 0);
+    return FM_OK;
+}
+
 fm_status fmi_read_experts(fm_arch *a, const fmi_family *f, const fm_json *c, const char *what)
 {
+    if (f->more & M_GEMMA4)
+        return gemma4_experts(a, c, what);
     if (f->has & F_DEEP_EXPERTS)
         return deep_experts(a, f, c, what);
     if (f->has & F_ONE_BLOCK)

@@ -62,17 +62,10 @@ fm_status fmi_read_gemma4(fm_arch *a, const fm_json *c, const char *what)
 {
     fm_switches *s = &a->sw;
     const fm_json *both = fm_json_get(c, "use_bidirectional_attention");
-    bool experts = false;
     /* "vision": only rows of pictures see what follows them. */
     if (!fmi_absent(both) && strcmp(fm_json_cstr(both, ""), "vision") != 0)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: use_bidirectional_attention other than null and \"vision\" is not "
-                       "supported",
-                       what);
-    FM_TRY(fmi_take_bool(&experts, c, "enable_moe_block", false, what));
-    if (experts)
-        return fm_fail(FM_EUNSUPPORTED,
-                       "%s: enable_moe_block (experts beside the feed-forward branch) is not "
                        "supported",
                        what);
     FM_TRY(read_heads(a, c, what));

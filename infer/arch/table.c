@@ -91,10 +91,24 @@ static const fmi_arch_part gemma4_layer[] = {
     {"pre_feedforward_layernorm.weight", FM_P_MLP_NORM, W_ALWAYS, D_HIDDEN, D_1},
     MLP(W_ALWAYS),
     {"post_feedforward_layernorm.weight", FM_P_MLP_POST, W_ALWAYS, D_HIDDEN, D_1},
+    {"post_feedforward_layernorm_1.weight", FM_P_MLP_SUM, W_SPARSE, D_HIDDEN, D_1},
+    {"pre_feedforward_layernorm_2.weight", FM_P_X_NORM, W_SPARSE, D_HIDDEN, D_1},
+    {"post_feedforward_layernorm_2.weight", FM_P_X_POST, W_SPARSE, D_HIDDEN, D_1},
+    {"router.scale", FM_P_ROUTER_GAIN, W_SPARSE, D_HIDDEN, D_1},
+    {"router.proj.weight", FM_P_ROUTER, W_SPARSE, D_EXPERTS, D_HIDDEN},
+    {"router.per_expert_scale", FM_P_X_SCALE, W_SPARSE, D_EXPERTS, D_1},
+    {"experts.%u.gate_proj.weight", FM_P_X_GATE, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"experts.%u.up_proj.weight", FM_P_X_UP, W_EXPERT, D_X_INTER, D_HIDDEN},
+    {"experts.%u.down_proj.weight", FM_P_X_DOWN, W_EXPERT, D_HIDDEN, D_X_INTER},
     {"per_layer_input_gate.weight", FM_P_PER_GATE, W_PER_LAYER, D_PER, D_HIDDEN},
     {"per_layer_projection.weight", FM_P_PER_OUT, W_PER_LAYER, D_HIDDEN, D_PER},
     {"post_per_layer_input_norm.weight", FM_P_PER_POST, W_PER_LAYER, D_HIDDEN, D_1},
     {"layer_scalar", FM_P_LAYER_SCALE, W_LAYER_SCALE, D_ONE, D_1},
+    {.name = NULL}};
+static const fmi_stack gemma4_stacks[] = {
+    {"experts.gate_up_proj", FM_P_X_GATE, FMI_STACK_FRONT, .turned = false},
+    {"experts.gate_up_proj", FM_P_X_UP, FMI_STACK_BEHIND, .turned = false},
+    {"experts.down_proj", FM_P_X_DOWN, FMI_STACK_ALL, .turned = false},
     {.name = NULL}};
 static const char gemma4_rope[] =
     "{\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0},"
@@ -1514,6 +1528,7 @@ static const fmi_family families[] = {
      .keys = gemma4_keys,
      .harmless = gemma_harmless,
      .ignored = gemma4_ignored,
+     .stacks = gemma4_stacks,
      .rope = gemma4_rope,
      .sw = {.order = FM_BLOCK_SANDWICH, .qk = FM_QK_HEAD, .v_norm = true, .layer_scale = true}},
     {.name = "phi3",

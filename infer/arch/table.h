@@ -183,11 +183,9 @@ typedef struct fmi_stack {
 #define F_SHARED_SIZE (UINT64_C(1) << 53) /* shared_intermediate_size; 0: no shared expert */
 #define F_QUERY_SCALE (1u << 31)          /* llama_4_scaling_beta: fm_growth */
 /* Bits of fmi_family.more, likewise. */
-#define M_T5 2u  /* feed_forward_proj, relative_attention_*, .. */
-#define M_MT5 4u /* with M_T5: logits are never scaled */
-
-/* Bits of fmi_family.more, likewise. */
 #define M_GEMMA4 1u /* global_head_dim, num_kv_shared_layers, hidden_size_per_layer_input, .. */
+#define M_T5 2u     /* feed_forward_proj, relative_attention_*, .. */
+#define M_MT5 4u    /* with M_T5: logits are never scaled */
 
 typedef struct fmi_family {
     const char *name, *also; /* model_type; another one with the same settings, or NULL */

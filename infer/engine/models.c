@@ -4,6 +4,7 @@
 #include "infer/model/fixed.h"
 #include "infer/model/shard.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "store/base/mem.h"
@@ -85,29 +86,37 @@ static fm_status bind_bare(fmi_binder *b)
     return rc;
 }
 
-/* Gains of 1 for values' norms, and each layer's number as a row. */
+/* A layer's number as a row, or the gain of what its router reads. */
+static fm_status bind_made(fmi_binder *b, const fm_param *p, float *row)
+{
+    fm_model *m = b->m;
+    fm_layer *y = &m->layers[p->layer];
+    bool one = p->place == FM_P_LAYER_SCALE;
+    uint32_t n = m->arch.hidden;
+    float *from = NULL, root = (float)(1.0 / sqrt((double)n));
+    FM_TRY(fmi_fixed_floats(&from, one ? 1 : n, p->name, b->tree, b->p, b->what));
+    for (uint32_t i = 0; i < n; i++)
+        row[i] = one ? from[0] : from[i] * root;
+    fm_free(from);
+    return fmi_own(m, one ? &y->scale : &y->experts->router_norm, row, n);
+}
+
+/* Gains of 1 for values' norms, and what is made of parameters. */
 static fm_status bind_uneven(fmi_binder *b)
 {
     fm_model *m = b->m;
     const fm_switches *s = &m->arch.sw;
     uint32_t n = FM_MAX(m->arch.hidden, FM_MAX(m->arch.head_dim, s->full_head_dim));
-    float *host = fm_malloc(n * sizeof(float)), *number = NULL;
+    float *host = fm_malloc(n * sizeof(float));
     fm_status rc = host ? FM_OK : FM_ENOMEM;
     fm_param p;
     for (uint32_t i = 0; host && i < n; i++)
         host[i] = 1.0f;
     if (rc == FM_OK && s->v_norm)
         rc = fmi_own(m, &m->ones, host, n);
-    for (uint32_t i = 0; rc == FM_OK && s->layer_scale && fm_arch_param(&m->arch, i, &p); i++) {
-        if (p.place != FM_P_LAYER_SCALE)
-            continue;
-        rc = fmi_fixed_floats(&number, 1, p.name, b->tree, b->p, b->what);
-        for (uint32_t j = 0; rc == FM_OK && j < m->arch.hidden; j++)
-            host[j] = number[0];
-        FM_THEN(rc, fmi_own(m, &m->layers[p.layer].scale, host, m->arch.hidden));
-        fm_free(number);
-        number = NULL;
-    }
+    for (uint32_t i = 0; rc == FM_OK && fm_arch_param(&m->arch, i, &p); i++)
+        if (p.place == FM_P_LAYER_SCALE || p.place == FM_P_ROUTER_GAIN)
+            rc = bind_made(b, &p, host);
     fm_free(host);
     return rc;
 }

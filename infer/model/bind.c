@@ -261,10 +261,10 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
                            a->source_heads, a->source_inter, s->bucket_far, a->start[0],
                            a->start[1]));
     if (fm_layers_uneven(s))
-        FM_TRY(digest_text(h, "uneven %u %u %d%d%d%d %u %u %u %a\n", s->full_head_dim,
+        FM_TRY(digest_text(h, "uneven %u %u %d%d%d%d%d %u %u %u %a\n", s->full_head_dim,
                            s->full_kv_heads, s->full_k_is_v, s->v_norm, s->layer_scale,
-                           s->wide_shared, s->kv_shared, s->per_layer, s->per_layer_vocab,
-                           (double)s->per_layer_scale));
+                           s->wide_shared, s->mlp_too, s->kv_shared, s->per_layer,
+                           s->per_layer_vocab, (double)s->per_layer_scale));
     if (s->alibi != FM_ALIBI_NONE || s->buckets || (s->encoder && a->window))
         FM_TRY(digest_text(h, "near %d %u %u\n", (int)s->alibi, s->buckets,
                            s->encoder ? a->window : 0));

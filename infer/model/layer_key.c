@@ -20,7 +20,7 @@
  * follows from the architecture). */
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
-_Static_assert(sizeof(fm_experts) == 7 * 104 + 4 * 8, "hash the new field of fm_experts");
+_Static_assert(sizeof(fm_experts) == 7 * 104 + 10 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_recurrent) == 7 * 104 + 6 * 8, "hash the new field of fm_recurrent");
 _Static_assert(sizeof(fm_layer) == 21 * 8 + 2 * 32 + 14 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
@@ -163,6 +163,9 @@ static void put_experts(keyer *k, const fm_experts *x)
     for (size_t i = 0; i < FM_ARRAY_LEN(all); i++)
         put_linear(k, all[i]);
     put_vector(k, x->choice_bias, k->m->arch.sw.experts);
+    put_vector(k, x->scale, k->m->arch.sw.experts);
+    put_norm(k, x->mlp_sum, x->post);
+    put_norm(k, x->norm, x->router_gain); /* and so router_norm */
     for (size_t i = 0; i < 3 * (size_t)k->m->arch.sw.experts; i++) /* gate, up, down */
         put_linear(k, &x->gate[i]);
 }

@@ -65,6 +65,15 @@ fm_linear *fmi_linear_at(fm_model *m, const fm_param *p)
     return expert[p->place - FM_P_ROUTER];
 }
 
+static const float **of_uneven(fm_layer *l, fm_place place)
+{
+    fm_experts *x = l->experts;
+    if (place == FM_P_PER_POST || place == FM_P_LAYER_SCALE)
+        return place == FM_P_PER_POST ? &l->per_post : &l->scalar;
+    const float **of[] = {&x->mlp_sum, &x->post, &x->norm, &x->router_gain, &x->scale};
+    return of[place - FM_P_MLP_SUM];
+}
+
 const float **fmi_vector_at(fm_model *m, const fm_param *p)
 {
     m = p->source ? m->source : m;
@@ -82,7 +91,7 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
     if (p->place == FM_P_ROUTER_B)
         return &l->experts->choice_bias;
     if (p->place >= FM_P_PER_EMBED)
-        return p->place == FM_P_PER_POST ? &l->per_post : &l->scalar;
+        return of_uneven(l, p->place);
     if (p->place >= FM_P_CROSS_NORM) {
         const float **of[] = {&l->cross_norm, &l->cross_norm_b, &l->cross_post, &l->cross_post_b};
         return of[p->place - FM_P_CROSS_NORM];

@@ -352,7 +352,11 @@ TEST(uneven_layers_are_read)
     assert_true(!fm_layer_is_full(&a.sw, 0) && fm_layer_is_full(&a.sw, 1)); /* the last always */
     bad("gemma4_text", KV "\"use_bidirectional_attention\":\"all\"", FM_EUNSUPPORTED,
         "use_bidirectional_attention");
-    bad("gemma4_text", KV "\"enable_moe_block\":true", FM_EUNSUPPORTED, "enable_moe_block");
+    bad("gemma4_text", KV "\"enable_moe_block\":true", FM_EINVAL, "num_experts");
+    bad("gemma4_text",
+        KV "\"enable_moe_block\":true,\"num_experts\":4,\"top_k_experts\":5,"
+           "\"moe_intermediate_size\":8",
+        FM_EINVAL, "top_k_experts");
     bad("gemma4_text", KV TYPES "\"num_kv_shared_layers\":1", FM_EINVAL, "num_kv_shared_layers");
     bad("gemma4_text", KV TYPES "\"num_kv_shared_layers\":2", FM_EINVAL, "num_kv_shared_layers");
     bad("gemma4_text", KV TYPES "\"per_layer_config\":{\"0\":{\"head_dim\":16}}", FM_EUNSUPPORTED,

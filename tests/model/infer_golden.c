@@ -243,7 +243,8 @@ TEST(switched_families_match)
 /* Heads of two sizes, keys that are values, shared keys and values, embeddings of each layer's own. */
 TEST(families_with_uneven_layers_match)
 {
-    static const char *const names[] = {"gemma4", "gemma4-plain", "gemma4-whole"};
+    static const char *const names[] = {"gemma4", "gemma4-plain", "gemma4-whole",
+                                        "gemma4-experts"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)

@@ -182,6 +182,12 @@ static const family uneven[] = {
      "\"num_kv_shared_layers\":2,\"layer_types\":[\"sliding_attention\",\"full_attention\","
      "\"sliding_attention\",\"full_attention\"]",
      "model.layers.2.per_layer_input_gate", "model.layers.0.layer_scalar", 60000, 0, NULL},
+    {"\"model_type\":\"gemma4_text\"," SIZES
+     "\"head_dim\":8,\"global_head_dim\":16,\"sliding_window\":30,"
+     "\"hidden_size_per_layer_input\":0,\"enable_moe_block\":true,\"num_experts\":5,"
+     "\"top_k_experts\":2,\"moe_intermediate_size\":12,\"layer_types\":[\"sliding_attention\","
+     "\"full_attention\",\"sliding_attention\",\"full_attention\"]",
+     "model.layers.1.router.proj", "model.layers.2.router.per_expert_scale", 100000, 0, NULL},
 };
 
 TEST(rows_of_uneven_layers_have_the_bits_of_lone_ones)

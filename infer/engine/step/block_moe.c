@@ -429,7 +429,17 @@ static fm_status run_shared(fmi_pass *p, const fmi_routes *r, uint32_t l, float 
     return FM_OK;
 }
 
-fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
+/* Chooses experts for the rows of x. */
+static fm_status choose_by(fmi_pass *p, fmi_routes *r, uint32_t l, float *x)
+{
+    const fmi_out router = {pick_router, {p->router, p->g->sw.experts}};
+    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, p->g->hidden}, l, &router, 1));
+    return choose(p, r, l);
+}
+
+/* y = the sum of what the chosen experts make of x, with these weights. */
+static fm_status run_experts(fmi_pass *p, fmi_routes *r, uint32_t l, float *x, const float *weight,
+                             float *y)
 {
     fm_backend *be = p->e->be;
     const fm_switches *sw = &p->g->sw;
@@ -437,25 +447,82 @@ fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
     uint32_t wide = sw->expert_in ? sw->expert_in : h, skip = sw->plain_mlp ? 1 : 0;
     float *in = sw->expert_in ? p->latent : x, *sum = sw->expert_in ? p->latent : y;
     const fmi_out into = {pick_into, {p->latent, wide}}, from = {pick_from, {y, h}};
-    const fmi_out router = {pick_router, {p->router, sw->experts}};
     const expert_out both[] = {{EXPERT_GATE, {p->gate, inter}}, {EXPERT_UP, {p->up, inter}}};
     const expert_out down = {EXPERT_DOWN, {p->yr, wide}};
-    fmi_routes *r;
-    FM_TRY(routes_of(p->s, sw, &r));
-    FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &router, 1));
-    FM_TRY(choose(p, r, l));
-    const float *weight = sw->router_first ? r->ones : r->weight;
     if (sw->expert_in)
         FM_TRY(fmi_linears(p, p->all, (fmi_matrix){x, h}, l, &into, 1));
     if (sw->router_first)
-        be->mix_rows(be, p->xr, wide, in, wide, r->row, r->weight, 1, all, wide);
+        be->mix_rows(be, p->xr, wide, in, wide, r->row, weight, 1, all, wide);
     else
         be->copy_rows(be, p->xr, wide, in, wide, r->row, all, wide);
     FM_TRY(linears(p, r, l, wide, (fmi_matrix){p->xr, wide}, both + skip, 2 - skip));
     activate(p, all, inter);
     FM_TRY(linears(p, r, l, inter, (fmi_matrix){p->gate, inter}, &down, 1));
+    weight = sw->router_first ? r->ones : weight;
     be->mix_rows(be, sum, wide, p->yr, wide, r->number, weight, sw->chosen, p->m, wide);
-    if (sw->expert_in)
-        FM_TRY(fmi_linears(p, p->all, (fmi_matrix){sum, wide}, l, &from, 1));
+    return sw->expert_in ? fmi_linears(p, p->all, (fmi_matrix){sum, wide}, l, &from, 1) : FM_OK;
+}
+
+fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    const fm_switches *sw = &p->g->sw;
+    fmi_routes *r;
+    FM_TRY(routes_of(p->s, sw, &r));
+    FM_TRY(choose_by(p, r, l, x));
+    FM_TRY(run_experts(p, r, l, x, r->weight, y));
     return sw->shared_expert ? run_shared(p, r, l, x, y) : FM_OK;
+}
+
+/* ==== beside a feed-forward branch ==== */
+
+static fmi_gain gain_mlp_sum(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].experts->mlp_sum, NULL};
+}
+static fmi_gain gain_post(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].experts->post, NULL};
+}
+static fmi_gain gain_norm(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].experts->norm, NULL};
+}
+static fmi_gain gain_router(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].experts->router_norm, NULL};
+}
+
+/* Writes each choice's weight times its expert's number to w, by neighbouring runs. */
+static void scale_weights(fmi_pass *p, const fmi_routes *r, uint32_t l, float *w)
+{
+    fm_backend *be = p->e->be;
+    for (uint32_t i = 0, j, m; i < p->all.n; i = j) {
+        const float *scale = p->all.p[i].model->layers[l].experts->scale;
+        size_t at = (size_t)p->all.p[i].begin * r->chosen;
+        for (j = i, m = 0; j < p->all.n; j++) {
+            if (p->all.p[j].model->layers[l].experts->scale != scale)
+                break;
+            m += p->all.p[j].count;
+        }
+        be->mix_rows(be, w + at, 1, scale, 1, r->expert + at, r->weight + at, 1, m * r->chosen, 1);
+    }
+}
+
+fm_status fmi_moe_beside(fmi_pass *p, uint32_t l, float *x, float *y)
+{
+    fm_backend *be = p->e->be;
+    uint32_t h = p->g->hidden;
+    float *weight = p->router; /* the scores are read by then */
+    fmi_routes *r;
+    FM_TRY(routes_of(p->s, &p->g->sw, &r));
+    FM_TRY(fmi_mlp(p, l, x, y));
+    fmi_norm(p, p->all, FM_NORM_RMS, gain_mlp_sum, l, y, y, 1, h);
+    fmi_norm(p, p->all, FM_NORM_RMS, gain_router, l, p->xn, p->x, 1, h);
+    FM_TRY(choose_by(p, r, l, p->xn));
+    scale_weights(p, r, l, weight);
+    fmi_norm(p, p->all, FM_NORM_RMS, gain_norm, l, p->xn, p->x, 1, h);
+    FM_TRY(run_experts(p, r, l, p->xn, weight, p->other));
+    fmi_norm(p, p->all, FM_NORM_RMS, gain_post, l, p->other, p->other, 1, h);
+    be->add(be, y, p->other, (uint64_t)p->m * h);
+    return FM_OK;
 }

@@ -274,7 +274,10 @@ static float *input_of(fmi_pass *p, uint32_t l, fmi_gain_fn gain)
 
 static fm_status feed_forward(fmi_pass *p, uint32_t l, float *x, float *y)
 {
-    FM_TRY(p->g->sw.layer[l] & FM_LAYER_SPARSE ? fmi_moe(p, l, x, y) : fmi_mlp(p, l, x, y));
+    bool sparse = p->g->sw.layer[l] & FM_LAYER_SPARSE, beside = sparse && p->g->sw.mlp_too;
+    FM_TRY(beside   ? fmi_moe_beside(p, l, x, y)
+           : sparse ? fmi_moe(p, l, x, y)
+                    : fmi_mlp(p, l, x, y));
     return fmi_join_ranks(p, y);
 }
 

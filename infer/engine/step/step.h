@@ -317,6 +317,8 @@ fmi_matrix fmi_latent_out(fmi_pass *p);
 FM_CHECKED fm_status fmi_cross(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_moe(fmi_pass *p, uint32_t l, float *x, float *y);
+/* Of fm_switches.mlp_too: y = norm(mlp(x)) + norm(experts(..)), where x is p->xn. */
+FM_CHECKED fm_status fmi_moe_beside(fmi_pass *p, uint32_t l, float *x, float *y);
 void fmi_routes_free(fmi_step *s);
 
 FM_END_DECLS

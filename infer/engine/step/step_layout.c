@@ -106,7 +106,7 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
         FM_MAX(up, s->expert_inter * chosen),
         FM_MAX(FM_MAX(FM_MAX(FM_MAX(h, q), up), expert), FM_MAX(from_latent, FM_MAX(inner, embed))),
         FM_MAX(FM_MAX(qkv, mixes), 2 * gated),
-        s->order == FM_BLOCK_PARALLEL || s->beside ? h : 0,
+        s->order == FM_BLOCK_PARALLEL || s->beside || s->mlp_too ? h : 0,
         expert_in * chosen,
         expert_in * chosen,
         (size_t)s->experts * (s->router_bias ? 2 : 1) + (s->shared_expert ? 1 : 0),

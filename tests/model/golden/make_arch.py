@@ -197,6 +197,8 @@ later = {
  "gemma4-whole": tf.Gemma4Config(text_config=dict(dict(g4, num_hidden_layers=4), model_type="gemma4_text", global_head_dim=6, hidden_size_per_layer_input=4,
     vocab_size_per_layer_input=V, num_kv_shared_layers=2, layer_types=["sliding_attention", "full_attention"] * 2, use_bidirectional_attention="vision"),
     vision_config=dict(eye, model_type="gemma4_vision", head_dim=4, num_key_value_heads=2, position_embedding_size=16), audio_config=None),
+ "gemma4-experts": tf.Gemma4TextConfig(**dict(g4, num_hidden_layers=4), global_head_dim=12, num_global_key_value_heads=1, attention_k_eq_v=True,
+    hidden_size_per_layer_input=0, layer_types=g4_types[:4], rope_parameters=g4_rope, enable_moe_block=True, num_experts=5, top_k_experts=3, moe_intermediate_size=12),
  "granitemoe": tf.GraniteMoeConfig(**sm, num_local_experts=5, num_experts_per_tok=2, embedding_multiplier=12.0, attention_multiplier=0.3, residual_multiplier=0.22,
     logits_scaling=8.0, attention_bias=True, rope_parameters=rope(rope_type="default")),
  "granitemoeshared": tf.GraniteMoeSharedConfig(**few, num_local_experts=5, num_experts_per_tok=3, shared_intermediate_size=20, embedding_multiplier=6.0,
