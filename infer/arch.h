@@ -131,6 +131,8 @@ typedef struct fm_switches {
                  * fm_arch_source. Its layers have a branch for it between the two others */
     bool renormalise; /* the chosen experts' weights are divided by their sum */
     bool shared_expert;
+    bool sub_norms;    /* a norm before o, and before down */
+    bool rounds;       /* inputs of the layers' products are rounded: fm_backend.round_rows */
     bool sinks;        /* each query head has a learned score beside those of the positions */
     bool shared_plain; /* without a gate of its own */
     bool router_sigmoid, router_bias;           /* as fm_route.sigmoid, .bias */
@@ -342,6 +344,8 @@ typedef enum fm_place {
     FM_P_Q_NORM,
     FM_P_K_NORM,
     FM_P_SINKS,
+    FM_P_ATTN_SUB, /* before o, before down */
+    FM_P_MLP_SUB,
     FM_P_Q,
     FM_P_Q_B,
     FM_P_K,

@@ -74,6 +74,7 @@ typedef struct fm_product {
     bool split; /* a mode that rounds x to bf16 keeps the remainder as a second bf16 */
     const int32_t *from, *to;
     uint32_t listed;
+    const float *grain; /* of each row, where x was made by round_rows; NULL: it was not */
 } fm_product;
 
 /* One low-rank term of a list that shares x: y[row, 0..n) += scale * ((x[row] A^T) B^T). */
@@ -322,6 +323,11 @@ struct fm_backend {
     /* y[row, 0..n) = y * scale (if not NULL), then + bias (if not NULL). rows as in fm_product. */
     void (*affine)(fm_backend *be, float *y, size_t ldy, uint32_t n, const float *scale,
                    const float *bias, uint32_t first, uint32_t m, const int32_t *rows);
+    /* y = q / s, where s = 127 / max(|x|) of the row of n, of at least 1e-5, and q = x s rounded to
+     * a whole number, of halves to the even one; grain[row] = s. A mode that rounds x to 8 bits in
+     * its products takes q for it. y may be x. */
+    void (*round_rows)(fm_backend *be, float *y, size_t ldy, float *grain, const float *x,
+                       size_t ldx, uint32_t m, uint32_t n);
     /* y[i] = row ids[i] of W. An id outside [0, n) is a bug of the caller: the CPU asserts, another
      * device leaves that row of y as it is. */
     void (*embed)(fm_backend *be, float *y, size_t ldy, const fm_weight *w, const int32_t *ids,
@@ -534,7 +540,7 @@ struct fm_backend {
     X(alloc) X(free) X(upload) X(download) X(sync) X(weight_new) X(weight_free) X(weight_bytes)    \
     X(weight_image_bytes) X(linear) X(lora) X(products) X(affine) X(kv_page_bytes) X(kv_copy)      \
     X(embed) X(rmsnorm) X(rope) X(swiglu) X(add) X(scale) X(layernorm) X(act) X(softcap) X(xielu)  \
-    X(mix_rows) X(route) X(scalings) X(sigmoid) X(copy_rows) X(kv_write) X(attention)              \
+    X(round_rows) X(mix_rows) X(route) X(scalings) X(sigmoid) X(copy_rows) X(kv_write) X(attention)              \
     X(logsumexp)
 #define FM_BACKEND_TRAINING(X)                                                                     \
     X(weight_update) X(gemm) X(linear_dx) X(bias_grad) X(embed_grad) X(rmsnorm_grad)               \

@@ -31,6 +31,7 @@ typedef struct fm_linear {
     const float *bias_after; /* [out]: the bias under DoRA, whose out_scale must not scale it */
     bool transposed;         /* its tensor is stored [in, out] */
     bool split;              /* fm_product.split: set on the head */
+    bool rounds;             /* fm_switches.rounds: what w is multiplied with is rounded */
 } fm_linear;
 
 /* Experts of a layer: a router's product chooses some for each row. */
@@ -62,6 +63,7 @@ typedef struct fm_layer {
     const float *attn_post_b, *mlp_post_b;
     const float *q_norm, *k_norm; /* [head_dim], or q's and k's whole width */
     const float *sinks;           /* [heads] or NULL */
+    const float *attn_sub, *mlp_sub; /* gains before o and before down, or NULL */
     fm_digest attn_norm_id, mlp_norm_id;
     fm_linear q, k, v, o;     /* fused: q is all three, k and v have no w */
     fm_linear q_a;            /* latent queries; w NULL: none */

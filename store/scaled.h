@@ -56,6 +56,7 @@ typedef enum fm_plain_as {
                         * is whole blocks of 32 of one scale, and float16 has the scales (those of
                         * F32 rounded); else as FM_PLAIN_WIDE. Values are not rounded behind the
                         * product; of Q4_1 zero * scale is rounded to float16 */
+    FM_PLAIN_INTEGERS_4, /* likewise, for devices without Q2_K, which ternary weights are above */
 } fm_plain_as;
 
 /* FM_EUNSUPPORTED names the unsupported field of a config.json's quantization_config. */

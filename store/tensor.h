@@ -53,7 +53,7 @@ typedef enum fm_dtype {
     FM_Q1_0,
     FM_Q2_0,
     FM_DTYPE_COUNT,
-    /* Layouts of memory alone, which no file and no tree has: codes of 4 or 8 bits with a scale and
+    /* Layouts of memory alone, which no file and no tree has: codes of 2, 4 or 8 bits with a scale and
      * a zero for each 32, 64 or 128 of them (store/quant/codes.h). */
     FM_CODE4_32 = FM_DTYPE_COUNT,
     FM_CODE4_64,
@@ -61,6 +61,9 @@ typedef enum fm_dtype {
     FM_CODE8_32,
     FM_CODE8_64,
     FM_CODE8_128,
+    FM_CODE2_32,
+    FM_CODE2_64,
+    FM_CODE2_128,
     FM_DTYPE_ALL
 } fm_dtype;
 

@@ -296,6 +296,10 @@ static fm_status read_heads(fm_arch *a, const fmi_family *f, const fm_json *c, c
     if (a->head_dim < 2 || a->head_dim > FM_MAX_HEAD_DIM || (!shares && a->hidden % a->heads != 0))
         return fm_fail(FM_EINVAL, "%s: %u elements cannot be split over %u attention heads", what,
                        a->hidden, a->heads);
+    if ((f->has & F_WHOLE_HEADS) && a->heads * a->head_dim != a->hidden)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %u heads of %u elements beside hidden_size %u are not supported for %s",
+                       what, a->heads, a->head_dim, a->hidden, f->name);
     if (a->heads % a->kv_heads != 0)
         return fm_fail(FM_EINVAL, "%s: %u attention heads cannot share %u key/value heads", what,
                        a->heads, a->kv_heads);
@@ -823,6 +827,22 @@ static fm_status offset_positions(fm_arch *a, const char *what)
     return FM_OK;
 }
 
+/* BitNet's checkpoints: what linear layers read is rounded to integers of 8 bits. */
+static fm_status read_rounding(fm_arch *a, const fm_json *c, const char *what)
+{
+    const fm_json *q = fm_json_get(c, "quantization_config");
+    const fm_switches *s = &a->sw;
+    if (strcmp(fm_json_cstr(fm_json_get(q, "quant_method"), ""), "bitnet") != 0)
+        return FM_OK;
+    if (s->experts || s->kv_rank || s->encoder || s->embed_width || fm_arch_recurs(a))
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: config field 'quantization_config' has quant_method bitnet, which is "
+                       "not supported for %s",
+                       what, fmi_family_of(a)->name);
+    a->sw.rounds = true;
+    return FM_OK;
+}
+
 /* ==== the whole ==== */
 
 static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, const char *what)
@@ -841,7 +861,8 @@ static fm_status read_config(fm_arch *a, const fm_json *c, const fm_json *g, con
         (rc = read_switches(a, f, c, what)) != FM_OK ||
         (rc = fmi_read_recurrence(a, f, c, what)) != FM_OK ||
         (rc = fmi_read_rope(a, f, c, what)) != FM_OK ||
-        (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_ids(a, c, g, what)) != FM_OK)
+        (rc = read_window(a, f, c, what)) != FM_OK || (rc = read_rounding(a, c, what)) != FM_OK ||
+        (rc = read_ids(a, c, g, what)) != FM_OK)
         return rc;
     if (f->more & M_GEMMA4)
         FM_TRY(fmi_read_gemma4_layers(a, c, what));
@@ -1030,13 +1051,16 @@ const char *fm_arch_beyond_llama(const fm_arch *a)
     for (uint32_t i = 0; i < a->layers; i++)
         if (s->layer[i] != s->layer[0] || (s->layer[i] & ~FM_LAYER_SLIDES))
             return "layers that differ";
+    if (s->rounds)
+        return "rounded inputs of products";
     if (s->sinks)
         return "sinks";
     if (s->grow.every)
         return "growing queries";
     if (s->kv_rank)
         return "latent keys and values";
-    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after)
+    if (s->norm != FM_NORM_RMS || s->order != FM_BLOCK_PRE || s->qk == FM_QK_ALL || s->qk_after ||
+        s->sub_norms)
         return "this family's norms";
     if (s->act != FM_ACT_SILU || s->plain_mlp)
         return "this activation";

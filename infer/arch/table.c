@@ -59,6 +59,16 @@ static const fmi_arch_part layernorm_last[] = {{"norm.weight", FM_P_NORM, W_ALWA
 static const fmi_arch_part llama_layer[] = {TWO_NORMS_1, QKV,          HEAD_NORMS,    O_PROJ,
                                             TWO_NORMS_2, MLP(W_DENSE), {.name = NULL}};
 
+static const fmi_arch_part bitnet_layer[] = {
+    TWO_NORMS_1,
+    QKV,
+    {"self_attn.attn_sub_norm.weight", FM_P_ATTN_SUB, W_ALWAYS, D_HIDDEN, D_1},
+    O_PROJ,
+    TWO_NORMS_2,
+    MLP(W_DENSE),
+    {"mlp.ffn_sub_norm.weight", FM_P_MLP_SUB, W_ALWAYS, D_INTER, D_1},
+    {.name = NULL}};
+
 static const fmi_arch_part gemma_layer[] = {
     TWO_NORMS_1,
     QKV,
@@ -1418,6 +1428,15 @@ static const fmi_family families[] = {
      NAMES(llama_layer, llama_last),
      .has = F_BIAS_KEY | F_MLP_BIAS_KEY,
      .max_positions = 2048},
+    {.name = "bitnet",
+     NAMES(bitnet_layer, llama_last),
+     .has = F_BIAS_KEY | F_WHOLE_HEADS,
+     .kv_heads = 5,
+     .max_positions = 2048,
+     .eps = 1e-5,
+     .theta = 500000.0,
+     .act = "relu2",
+     .sw = {.sub_norms = true}},
     {.name = "mistral",
      NAMES(llama_layer, llama_last),
      .kv_heads = 8,

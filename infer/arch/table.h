@@ -153,6 +153,7 @@ typedef struct fmi_stack {
 #define F_CLOVA (UINT64_C(1) << 33) /* F_GRANITE's multipliers with use_post_norm; logits times */
 #define F_ELSE_ROPE (UINT64_C(1) << 32)    /* with F_FULL_NO_ROPE: sliding_window null, all turn */
 #define F_CLAMPED (UINT64_C(1) << 34)      /* swiglu_limit, swiglu_alpha: of FM_ACT_CLAMPED alone */
+#define F_WHOLE_HEADS (UINT64_C(1) << 38)  /* heads times head_dim must be hidden_size */
 #define F_MAY_EXPERTS (UINT64_C(1) << 39)  /* num_local_experts 0: the shared one is the MLP */
 #define F_DEEP_EXPERTS (UINT64_C(1) << 40) /* n_routed_experts, n_group, .. */
 #define F_GLM_EXPERTS (UINT64_C(1) << 41)  /* likewise, with GLM's defaults */

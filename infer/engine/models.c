@@ -208,11 +208,13 @@ static fm_status bind(fmi_binder *b)
 static fm_plain_as plain_as(const fm_engine *e)
 {
     uint64_t bytes = 0;
-    if (strcmp(e->be->mode, "fast") == 0)
-        return FM_PLAIN_INTEGERS;
-    fm_status rc = e->be->weight_image_bytes(e->be, &bytes, FM_ROLE_LINEAR, FM_CODE4_32, 32, 32);
+    const bool fast = strcmp(e->be->mode, "fast") == 0;
+    fm_status rc = e->be->weight_image_bytes(e->be, &bytes, FM_ROLE_LINEAR,
+                                             fast ? FM_Q2_K : FM_CODE4_32, 32, fast ? 256 : 32);
     if (rc != FM_OK)
         fm_error_clear();
+    if (fast)
+        return rc == FM_OK ? FM_PLAIN_INTEGERS : FM_PLAIN_INTEGERS_4;
     return rc == FM_OK ? FM_PLAIN_CODES : FM_PLAIN_WIDE;
 }
 

@@ -33,6 +33,7 @@ static void set_linear(fm_model *m, fm_linear *lin, const fmi_cached *w, const f
     lin->w = w->w;
     lin->id = w->id;
     lin->transposed = p->transposed;
+    lin->rounds = m->arch.sw.rounds && p->layer >= 0;
     lin->out = (uint32_t)here.dim[p->transposed ? 1 : 0];
     lin->in = (uint32_t)here.dim[p->transposed ? 0 : 1];
 }
@@ -250,6 +251,8 @@ static fm_status digest_later_switches(fm_hasher *h, const fm_arch *a)
         FM_TRY(digest_beside(h, s));
     if (s->sinks)
         FM_TRY(digest_text(h, "sinks\n"));
+    if (s->sub_norms || s->rounds)
+        FM_TRY(digest_text(h, "ternary %d%d\n", s->sub_norms, s->rounds));
     if (s->router_jitter != 0.0f)
         FM_TRY(digest_text(h, "mixer %a %d\n", (double)s->router_jitter, a->head_bias));
     if (s->xielu)

@@ -16,13 +16,13 @@
 
 #include "store/base/mem.h"
 
-/* Each field is hashed below or known to be without effect (fm_lora_term.r, .adapter; .transposed
- * follows from the architecture). */
+/* Each field is hashed below or known to be without effect (fm_lora_term.r, .adapter; .transposed,
+ * .rounds follow from the architecture). */
 _Static_assert(sizeof(fm_lora_term) == 32, "hash the new field of fm_lora_term in put_linear");
 _Static_assert(sizeof(fm_linear) == 104, "hash the new field of fm_linear in put_linear");
 _Static_assert(sizeof(fm_experts) == 7 * 104 + 10 * 8, "hash the new field of fm_experts");
 _Static_assert(sizeof(fm_recurrent) == 7 * 104 + 6 * 8, "hash the new field of fm_recurrent");
-_Static_assert(sizeof(fm_layer) == 21 * 8 + 2 * 32 + 14 * 104 + 2 * 8,
+_Static_assert(sizeof(fm_layer) == 23 * 8 + 2 * 32 + 14 * 104 + 2 * 8,
                "hash the new field of fm_layer in put_kv, or in put_rest");
 
 typedef struct keyer {
@@ -181,6 +181,8 @@ static void put_rest(keyer *k, const fm_layer *y)
                : a->sw.qk == FM_QK_ALL ? a->heads * a->head_dim
                                        : hd);
     put_vector(k, y->sinks, a->heads);
+    put_vector(k, y->attn_sub, a->heads * a->head_dim);
+    put_vector(k, y->mlp_sub, a->inter);
     put_linear(k, &y->o);
     put_norm(k, y->attn_post, y->attn_post_b);
     put_norm(k, y->mlp_norm, y->mlp_norm_b);

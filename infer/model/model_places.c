@@ -105,7 +105,8 @@ const float **fmi_vector_at(fm_model *m, const fm_param *p)
         return p->place == FM_P_ACT_P ? &l->act_p : &l->act_n;
     const float **place[] = {&l->attn_norm, &l->attn_norm_b, &l->attn_post, &l->attn_post_b,
                              &l->mlp_norm,  &l->mlp_norm_b,  &l->mlp_post,  &l->mlp_post_b,
-                             &l->q_norm,    &l->k_norm,      &l->sinks};
+                             &l->q_norm,    &l->k_norm,      &l->sinks,     &l->attn_sub,
+                             &l->mlp_sub};
     return place[p->place - FM_P_ATTN_NORM];
 }
 

@@ -42,6 +42,10 @@ fm_status fmi_shard_arch(fm_arch *local, const fm_arch *whole, uint32_t ranks, c
                        "%s: %s makes its embeddings as wide as its layers, which is not split over "
                        "ranks; use one",
                        what, whole->family);
+    if (whole->sw.sub_norms || whole->sw.rounds)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: %s %s whole rows before its products, which no rank has; use one rank",
+                       what, whole->family, whole->sw.rounds ? "rounds" : "normalises");
     if (whole->sw.qk == FM_QK_ALL)
         return fm_fail(FM_EUNSUPPORTED,
                        "%s: %s normalises queries and keys over all heads, which no rank has; use "

@@ -44,14 +44,16 @@ float fms_code_value(const fms_code_block *b, uint8_t code)
     }
 }
 
-static bool is_4_bits(fm_dtype layout)
+/* Bits of a code. */
+static uint32_t bits_of(fm_dtype layout)
 {
-    return layout <= FM_CODE4_128;
+    return layout <= FM_CODE4_128 ? 4 : layout <= FM_CODE8_128 ? 8 : 2;
 }
 
 void fms_code_put(uint8_t *dst, fm_dtype layout, const fms_code_block *b, const uint8_t *code)
 {
     const uint32_t n = fm_dtype_get(layout)->block_elems;
+    const uint32_t wide = bits_of(layout);
     uint32_t bits;
 
     memcpy(&bits, &b->scale, sizeof bits);
@@ -59,13 +61,16 @@ void fms_code_put(uint8_t *dst, fm_dtype layout, const fms_code_block *b, const 
     dst[1] = b->zero;
     fm_put_u32(dst + 2, bits);
     dst += FMS_CODE_HEAD_BYTES;
-    if (!is_4_bits(layout))
+    if (wide == 8)
         memcpy(dst, code, n);
-    for (uint32_t i = 0; is_4_bits(layout) && i < n; i += 2)
+    for (uint32_t i = 0; wide == 4 && i < n; i += 2)
         dst[i / 2] = (uint8_t)((code[i] & 15) | code[i + 1] << 4);
+    for (uint32_t i = 0; wide == 2 && i < n; i += 4)
+        dst[i / 4] = (uint8_t)((code[i] & 3) | (code[i + 1] & 3) << 2 | (code[i + 2] & 3) << 4 |
+                               (code[i + 3] & 3) << 6);
 }
 
-static void widen_one(float *dst, bool four, const uint8_t *src, uint32_t n)
+static void widen_one(float *dst, uint32_t wide, const uint8_t *src, uint32_t n)
 {
     const uint32_t bits = fm_get_u32(src + 2);
     fms_code_block b = {.how = src[0], .zero = src[1]};
@@ -73,14 +78,16 @@ static void widen_one(float *dst, bool four, const uint8_t *src, uint32_t n)
 
     memcpy(&b.scale, &bits, sizeof bits);
     src += FMS_CODE_HEAD_BYTES;
-    for (uint32_t i = 0; !four && i < n; i++)
+    for (uint32_t i = 0; wide == 8 && i < n; i++)
         dst[i] = fms_code_value(&b, src[i]);
-    for (uint8_t c = 0; four && c < 16; c++)
+    for (uint8_t c = 0; wide < 8 && c < 1u << wide; c++)
         value[c] = fms_code_value(&b, c);
-    for (uint32_t i = 0; four && i < n; i += 2) {
+    for (uint32_t i = 0; wide == 4 && i < n; i += 2) {
         dst[i] = value[src[i / 2] & 15];
         dst[i + 1] = value[src[i / 2] >> 4];
     }
+    for (uint32_t i = 0; wide == 2 && i < n; i++)
+        dst[i] = value[src[i / 4] >> 2 * (i % 4) & 3];
 }
 
 void fms_codes_widen(float *dst, fm_dtype layout, const uint8_t *src, uint64_t blocks)
@@ -88,5 +95,5 @@ void fms_codes_widen(float *dst, fm_dtype layout, const uint8_t *src, uint64_t b
     const fm_dtype_info *info = fm_dtype_get(layout);
 
     for (uint64_t i = 0; i < blocks; i++, src += info->block_bytes, dst += info->block_elems)
-        widen_one(dst, is_4_bits(layout), src, info->block_elems);
+        widen_one(dst, bits_of(layout), src, info->block_elems);
 }

@@ -1,13 +1,14 @@
-/* codes.h - the layouts FM_CODE4_* and FM_CODE8_* of weights in memory: blocks of codes.
+/* codes.h - the layouts FM_CODE2_*, FM_CODE4_* and FM_CODE8_* of weights in memory: blocks of codes.
  *
- * A block holds what a checkpoint of GPTQ, AWQ, bitsandbytes or compressed-tensors has for its
+ * A block holds what a checkpoint of GPTQ, AWQ, bitsandbytes, BitNet or compressed-tensors has for its
  * elements, and says how its library makes floats of it, with the rounding at the end, so that a
  * widened block has the library's very floats:
  *
  *   u8   how     kind | rounding
  *   u8   zero    of kind INT
  *   f32  scale
- *   u8   codes   4 bits: element 2 i in the low half of byte i, element 2 i + 1 in the high one
+ *   u8   codes   4 bits: element 2 i in the low half of byte i, element 2 i + 1 in the high one;
+ *                2 bits: elements 4 i .. 4 i + 3 from the low bits of byte i on
  *
  * No file has these layouts: a view of a checkpoint makes them (store/scaled.h). */
 #ifndef FM_STORE_CODES_H

@@ -48,10 +48,11 @@ static fm_status order_of(fms_made *m, const fm_provider *p)
 
 static fm_dtype codes_of(const fms_made *m)
 {
+    static const fm_dtype two[] = {FM_CODE2_128, FM_CODE2_64, FM_CODE2_32};
     static const fm_dtype four[] = {FM_CODE4_128, FM_CODE4_64, FM_CODE4_32};
     static const fm_dtype eight[] = {FM_CODE8_128, FM_CODE8_64, FM_CODE8_32};
     for (size_t i = 0; i < FM_ARRAY_LEN(four); i++) {
-        const fm_dtype layout = m->bits == 4 ? four[i] : eight[i];
+        const fm_dtype layout = m->bits == 2 ? two[i] : m->bits == 4 ? four[i] : eight[i];
         const uint64_t elems = fm_dtype_get(layout)->block_elems;
         if (m->kind != FMS_CODE_ADD && m->group && m->group % elems == 0 && m->k % elems == 0)
             return layout;
@@ -77,7 +78,7 @@ static uint8_t zero_at(const fms_grid *g, uint64_t i)
 }
 
 /* The block type of integers with float16 scales; where they do not hold these, as rounded. */
-static fm_dtype integers_of(const fms_grid *g)
+static fm_dtype integers_of(const fms_grid *g, bool q2)
 {
     const fms_made *m = g->m;
     const uint32_t middle = 1u << (m->bits - 1);
@@ -89,6 +90,8 @@ static fm_dtype integers_of(const fms_grid *g)
         if (!is_near(step) || !(fabsf(least) <= 65504.0f))
             return m->rounded;
     }
+    if (m->bits == 2) /* codes 0, 1, 2 for -1, 0, 1 */
+        return q2 && m->k % 256 == 0 ? FM_Q2_K : FM_Q4_0;
     if (m->bits == 4)
         return centred && !g->add ? FM_Q4_0 : FM_Q4_1;
     return centred ? FM_Q8_0 : m->rounded;
@@ -101,12 +104,13 @@ fm_status fms_grid_layout(fms_made *m, const fms_scan *s, fms_grid_fill fill)
     FM_TRY(order_of(m, s->p));
     if (s->as == FM_PLAIN_CODES)
         m->dtype = codes_of(m);
-    if (s->as != FM_PLAIN_INTEGERS || !blocks || !m->group || m->group % 32 || m->k % 32)
+    const bool integers = s->as == FM_PLAIN_INTEGERS || s->as == FM_PLAIN_INTEGERS_4;
+    if (!integers || !blocks || !m->group || m->group % 32 || m->k % 32)
         return FM_OK;
     fms_grid g = {.m = m};
     fm_status rc = fill(&g, s->p);
     if (rc == FM_OK)
-        m->dtype = integers_of(&g);
+        m->dtype = integers_of(&g, s->as == FM_PLAIN_INTEGERS);
     fms_grid_release(&g);
     return rc;
 }
@@ -160,6 +164,20 @@ static void code_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_
     }
 }
 
+/* Ternary codes as blocks of Q2_K: sixteen scales and minima are 1, times the float16 scale. */
+static void ternary_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_t *code)
+{
+    for (uint64_t c = 0; c < g->m->k; c += 256, code += 256, dst += 84) {
+        const uint16_t step = fm_f32_to_f16(block_at(g, row, c).scale);
+        memset(dst, 0x11, 16);
+        memset(dst + 16, 0, 64);
+        for (uint32_t i = 0; i < 256; i++)
+            dst[16 + i / 128 * 32 + i % 32] |= (uint8_t)((code[i] & 3u) << i % 128 / 32 * 2);
+        fm_put_u16(dst + 80, step);
+        fm_put_u16(dst + 82, step);
+    }
+}
+
 /* Blocks of 32 as GGUF has them: a float16 scale, of Q4_1 a minimum; of 4 bits elements i and
  * i + 16 share a byte. */
 static void integer_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uint8_t *code)
@@ -174,8 +192,9 @@ static void integer_row(uint8_t *dst, const fms_grid *g, uint64_t row, const uin
             fm_put_u16(dst, fm_f32_to_f16(b.add - step * (float)b.zero));
             dst += 2;
         }
+        const unsigned more = g->m->bits == 2 ? 7 : 0; /* Q4_0 takes 8 away, not 1 */
         for (uint32_t i = 0; i < 16 && type != FM_Q8_0; i++)
-            *dst++ = (uint8_t)((code[i] & 15) | code[i + 16] << 4);
+            *dst++ = (uint8_t)(((code[i] + more) & 15) | (code[i + 16] + more) << 4);
         for (uint32_t i = 0; i < 32 && type == FM_Q8_0; i++)
             *dst++ = (uint8_t)(code[i] - 128);
     }
@@ -196,6 +215,8 @@ fm_status fms_grid_rows(uint8_t *dst, fms_grid *g, const fm_provider *p, uint64_
         g->codes(code, g, row);
         if (m->dtype >= FM_DTYPE_COUNT)
             code_row(dst, g, row, code);
+        else if (m->dtype == FM_Q2_K)
+            ternary_row(dst, g, row, code);
         else if (info->is_block)
             integer_row(dst, g, row, code);
         else

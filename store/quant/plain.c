@@ -187,12 +187,27 @@ static fm_status without(fm_json **out, const fm_json *v, const char *key)
     return FM_OK;
 }
 
-static fm_status put_model(fm_plain *v, const fm_json *model)
+/* What is left of quantization_config: inputs of a bitnet are rounded in any view. */
+static fm_status set_rounding(fm_json *config)
+{
+    fm_json *q = fm_json_new_object();
+    FM_TRY(q ? FM_OK : FM_ENOMEM);
+    fm_status rc = fm_json_set(q, "quant_method", fm_json_new_str("bitnet"));
+    FM_THEN(rc, fm_json_set(q, "linear_class", fm_json_new_str(FMS_QUANT_MADE)));
+    if (rc == FM_OK)
+        return fm_json_set(config, "quantization_config", q);
+    fm_json_free(q);
+    return rc;
+}
+
+static fm_status put_model(fm_plain *v, const fms_scan *s, const fm_json *model)
 {
     fm_json *config = NULL, *plain = NULL;
     fm_buf text;
     fm_buf_init(&text, 0);
     fm_status rc = without(&config, fm_json_get(model, "config"), "quantization_config");
+    if (rc == FM_OK && s->q->rounds)
+        rc = set_rounding(config);
     FM_THEN(rc, without(&plain, model, "config"));
     if (rc == FM_OK) {
         rc = fm_json_set(plain, "config", config);
@@ -221,7 +236,7 @@ static fm_status put_all(fm_plain *v, const fms_scan *s, const fm_json *model)
     for (size_t i = 0; i < fm_tree_count(s->tree); i++) {
         const fm_entry *e = fm_tree_at(s->tree, i);
         if (strcmp(e->path, "model.json") == 0)
-            FM_TRY(put_model(v, model));
+            FM_TRY(put_model(v, s, model));
         else if (e->kind == FM_ENTRY_TENSOR && strncmp(e->path, "tensors/", 8) == 0)
             FM_TRY(put_tensor(v, s, e));
         else

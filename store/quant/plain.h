@@ -15,6 +15,18 @@ FM_BEGIN_DECLS
 
 struct fms_quant_form;
 
+/* What makes a number of a ternary weight. */
+typedef enum fms_ternary {
+    FMS_TERNARY_NOT,
+    FMS_TERNARY_DIVIDED, /* by its scale */
+    FMS_TERNARY_TIMES,   /* times its scale */
+    FMS_TERNARY_ONLINE,  /* of floats, by their mean absolute value */
+} fms_ternary;
+
+/* The linear_class of bitnet that a view's model.json has: the weights are made, and what they are
+ * multiplied with is still rounded. */
+#define FMS_QUANT_MADE "fmstore-plain"
+
 /* quantization_config, as far as it decides values. */
 typedef struct fms_quant {
     const struct fms_quant_form *form; /* NULL: nothing is quantized */
@@ -26,6 +38,8 @@ typedef struct fms_quant {
     bool plus_1;         /* GPTQ's first format: a zero is stored less one */
     bool asymmetric;     /* compressed-tensors: there are zeros */
     bool words;          /* several codes lie in a word or byte */
+    bool rounds;         /* bitnet: inputs are rounded to integers when the model runs */
+    fms_ternary ternary; /* bitnet */
 } fms_quant;
 
 typedef struct fms_scan {
@@ -50,6 +64,7 @@ typedef struct fms_made {
     uint32_t bits;
     uint8_t kind; /* codes.h */
     bool plus_1, words;
+    fms_ternary ternary;
     uint64_t block, nested_block; /* bitsandbytes: codes of one absmax, absmaxes of one scale */
     float nested_offset;
 } fms_made;
@@ -73,7 +88,8 @@ typedef struct fms_quant_form {
 } fms_quant_form;
 
 extern const fms_quant_form fms_quant_form_f8, fms_quant_form_gptq, fms_quant_form_awq,
-    fms_quant_form_bnb, fms_quant_form_ct, fms_quant_form_mxfp4, fms_quant_form_torchao;
+    fms_quant_form_bnb, fms_quant_form_ct, fms_quant_form_mxfp4, fms_quant_form_torchao,
+    fms_quant_form_bitnet;
 
 /* quant_config.c: reads quantization_config of a config.json; names what it does not know. */
 FM_CHECKED fm_status fms_quant_of(fms_quant *out, const fm_json *config, const char *what);
@@ -84,6 +100,8 @@ FM_CHECKED fm_status fms_quant_f8(fms_quant *out, const fm_json *q, const char *
 FM_CHECKED fm_status fms_quant_ct(fms_quant *out, const fm_json *q, const char *what);
 /* torchao.c: the part of it for torchao. */
 FM_CHECKED fm_status fms_quant_torchao(fms_quant *out, const fm_json *q, const char *what);
+/* bitnet.c: the part of it for bitnet. */
+FM_CHECKED fm_status fms_quant_bitnet(fms_quant *out, const fm_json *q, const char *what);
 /* FM_EUNSUPPORTED: "<what>: config field 'quantization_config' has <field> <value>, ..." */
 fm_status fms_quant_refuse(const char *what, const char *field, const char *value);
 /* Every key of o must be in known (NULL-terminated), or stand for nothing in off: null, false, an

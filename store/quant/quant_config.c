@@ -9,7 +9,8 @@ fm_status fms_quant_refuse(const char *what, const char *field, const char *valu
     return fm_fail(FM_EUNSUPPORTED,
                    "%s: config field 'quantization_config' has %s %s; read here are F8 weights "
                    "with scales (fp8, compressed-tensors, fbgemm_fp8, modelopt) and codes of 4 and "
-                   "8 bits (gptq, awq, bitsandbytes, compressed-tensors, mxfp4, torchao)",
+                   "8 bits (gptq, awq, bitsandbytes, compressed-tensors, mxfp4, torchao), ternary "
+                   "weights (bitnet)",
                    what, field, value);
 }
 
@@ -202,6 +203,8 @@ fm_status fms_quant_of(fms_quant *out, const fm_json *config, const char *what)
         return mxfp4(out, q, what);
     if (strcmp(method, "torchao") == 0)
         return fms_quant_torchao(out, q, what);
+    if (strcmp(method, "bitnet") == 0)
+        return fms_quant_bitnet(out, q, what);
     return fms_quant_refuse(what, "quant_method", method);
 }
 

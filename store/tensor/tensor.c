@@ -63,6 +63,9 @@ static const fm_dtype_info DTYPES[FM_DTYPE_ALL] = {
     [FM_CODE8_32] = {"C8/32", 32, 38, true, true},
     [FM_CODE8_64] = {"C8/64", 64, 70, true, true},
     [FM_CODE8_128] = {"C8/128", 128, 134, true, true},
+    [FM_CODE2_32] = {"C2/32", 32, 14, true, true},
+    [FM_CODE2_64] = {"C2/64", 64, 22, true, true},
+    [FM_CODE2_128] = {"C2/128", 128, 38, true, true},
 };
 
 const fm_dtype_info *fm_dtype_get(fm_dtype dtype)

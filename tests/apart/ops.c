@@ -78,6 +78,7 @@
     X(act, (V, fm_act, f), F(y), LD(ldy), CF(gate), LD(ldg), CF(up), LD(ldu), U32(m), U32(n))      \
     X(softcap, F(y), LD(ldy), U32(m), U32(n), FL(cap))                                             \
     X(xielu, F(y), LD(ldy), CF(x), LD(ldx), CF(param), U32(m), U32(n))                             \
+    X(round_rows, F(y), LD(ldy), F(grain), CF(x), LD(ldx), U32(m), U32(n))                         \
     X(mix_rows, F(y), LD(ldy), CF(x), LD(ldx), CI(row), CF(weight), U32(per), U32(m), U32(n))      \
     X(sigmoid, F(y), CF(x), U64(n))                                                                \
     X(add, F(y), CF(x), U64(n))                                                                    \
@@ -148,7 +149,8 @@ typedef struct listed { /* the list follows */
         (void)apart_enqueue(a, t);                                                                 \
     }
 
-LIST(products, fm_product, (TO(e->y), TO(e->bias), TO(e->rows), TO(e->from), TO(e->to)))
+LIST(products, fm_product,
+     (TO(e->y), TO(e->bias), TO(e->rows), TO(e->from), TO(e->to), TO(e->grain)))
 LIST(lora, fm_lora, (TO(e->y), TO(e->rows), TO(e->from), TO(e->to)))
 
 static void run_scalings(fm_backend *in, const void *v)

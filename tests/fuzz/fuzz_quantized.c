@@ -61,7 +61,10 @@ static void put_tensor(fm_tree *tree, memory *m, fm_cursor *c)
                                         "b.weight",
                                         "a._weight_qdata",
                                         "a._weight_scale",
-                                        "a._weight_zero_point"};
+                                        "a._weight_zero_point",
+                                        "h.0.a.weight",
+                                        "h.0.a.weight_scale",
+                                        "h.0.a.bias"};
     const char *name = names[fm_cursor_u8(c) % FM_ARRAY_LEN(names)];
     const fm_dtype dtype = (fm_dtype)(1 + fm_cursor_u8(c) % (FM_U8));
     fm_shape shape = {.rank = fm_cursor_u8(c) % 5};

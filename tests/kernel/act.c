@@ -156,6 +156,28 @@ TEST(xielu_equals_the_oracle)
         kk_check("xielu", case_xielu, dims[i], TOL_ELEM);
 }
 
+/* dim: rows, columns. Rows of zeros, of one number, and with halves. */
+static void case_round_rows(kk *k, const uint32_t *dim)
+{
+    const uint32_t m = dim[0], n = dim[1];
+    const size_t ld = n + 3;
+    float *x = kk_in(k, m * ld, 4.0);
+    float *y = kk_out(k, m * ld, 1.0), *grain = kk_out(k, m, 1.0);
+
+    for (uint32_t i = 0; i < n && m > 2; i++) {
+        x[ld + i] = 0.0f;
+        x[2 * ld + i] = i ? 0.5f * (float)(i % 7) - 1.5f : 127.0f;
+    }
+    k->be->round_rows(k->be, y, ld, grain, x, ld, m, n);
+}
+
+TEST(rounded_rows_equal_the_oracle)
+{
+    static const uint32_t dims[][2] = {{1, 1}, {3, 37}, {9, 1030}, {2, 5000}};
+    for (size_t i = 0; i < FM_ARRAY_LEN(dims); i++)
+        kk_check("round_rows", case_round_rows, dims[i], 0.0);
+}
+
 TEST(silu_with_a_gate_is_swiglu)
 {
     fm_backend *be = kk_open_exact(NULL);
@@ -179,6 +201,7 @@ int main(void)
         cmocka_unit_test(gelus_are_accurate_in_their_tails),
         cmocka_unit_test(operations_equal_the_oracle),
         cmocka_unit_test(xielu_equals_the_oracle),
+        cmocka_unit_test(rounded_rows_equal_the_oracle),
         cmocka_unit_test(silu_with_a_gate_is_swiglu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -452,6 +452,11 @@ TEST(wrong_values_of_families_are_refused)
         "use_parallel_residual");
     bad("olmoe", "\"num_experts\":4,\"num_experts_per_tok\":2,\"clip_qkv\":8", FM_EUNSUPPORTED,
         "clip_qkv");
+    bad("bitnet", "\"num_key_value_heads\":2,\"head_dim\":6", FM_EUNSUPPORTED, "hidden_size");
+    bad("mixtral",
+        "\"num_key_value_heads\":2,\"num_local_experts\":4,\"num_experts_per_tok\":2,"
+        "\"quantization_config\":{\"quant_method\":\"bitnet\"}",
+        FM_EUNSUPPORTED, "bitnet");
     bad("apertus", "\"num_key_value_heads\":2", FM_EUNSUPPORTED, "rotary settings");
     bad("apertus", "\"num_key_value_heads\":2,\"hidden_act\":\"silu\"", FM_EUNSUPPORTED, "xielu");
     bad("cohere", "\"use_qk_norm\":true", FM_EUNSUPPORTED, "use_qk_norm");

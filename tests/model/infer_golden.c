@@ -150,6 +150,12 @@ TEST(quantized_checkpoints_match)
         "llama-gptq",    "llama-gptq-act", "llama-gptq-8",  "llama-awq",     "llama-bnb-nf4",
         "llama-bnb-fp4", "llama-bnb-int8", "llama-ct-int4", "llama-ct-int8", "llama-ct-pack8",
         "llama-ao-int4", "llama-ao-intx",  "llama-ao-int8"};
+    static const char *const ternary[] = {"llama-bitlinear", "llama-bitnet", "llama-bitnet-online",
+                                          "bitnet-packed", "bitnet-online"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(ternary); i++) {
+        check(ternary[i], "exact", LIMIT);
+        check(ternary[i], "fast", INTEGER_LIMIT);
+    }
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
         check(names[i], "exact", LIMIT);
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -232,6 +238,7 @@ TEST(switched_families_match)
                                         "hyperclovax",
                                         "hyperclovax-plain",
                                         "falcon-heads",
+                                        "bitnet",
                                         "nanochat",
                                         "apertus"};
     for (size_t i = 0; i < FM_ARRAY_LEN(names); i++)
@@ -547,6 +554,24 @@ TEST(shared_layers_are_held_once)
     fm_free(dir);
 }
 
+/* Rows are normed and rounded whole, so ranks cannot split them. */
+TEST(rounded_rows_are_not_split_over_ranks)
+{
+    static const char *const names[] = {"bitnet", "llama-bitnet"};
+    for (size_t i = 0; i < FM_ARRAY_LEN(names); i++) {
+        char *dir = golden(names[i], "");
+        fm_source *src = NULL;
+        fm_arch whole, local;
+        tk_ok(fm_source_open(&src, dir));
+        fm_provider p = fm_source_provider(src);
+        tk_ok(fm_arch_of_tree(&whole, fm_source_tree(src), &p, "it"));
+        assert_true(whole.sw.rounds == (i == 1) && whole.sw.sub_norms == (i == 0));
+        tk_fails(fmi_shard_arch(&local, &whole, 2, "it"), FM_EUNSUPPORTED, "use one rank");
+        fm_source_close(src);
+        fm_free(dir);
+    }
+}
+
 /* Of modules that lie beside experts in one tensor. */
 TEST(adapters_of_stacked_experts_match)
 {
@@ -654,6 +679,7 @@ int main(void)
         cmocka_unit_test(layers_behind_the_last_are_left_out),
         cmocka_unit_test(rotary_kinds_match),
         cmocka_unit_test(adapters_are_found_by_the_names_of_the_class),
+        cmocka_unit_test(rounded_rows_are_not_split_over_ranks),
         cmocka_unit_test(adapters_of_stacked_experts_match),
         cmocka_unit_test(adapters_of_hybrids_match),
         cmocka_unit_test(adapters_of_shared_layers_match),

@@ -607,7 +607,9 @@ TEST(what_does_not_train_is_refused_by_name)
     } no[] = {{"albert", "albert: training of layers that share their parameters"},
               {"llama4", "llama4_text: training of attention in chunks"},
               {"electra-small", "electra: training of embeddings of another width"},
-              {"gemma4", "gemma4_text: training of layers with heads or inputs of their own"}};
+              {"gemma4", "gemma4_text: training of layers with heads or inputs of their own"},
+              {"bitnet", "bitnet: training of norms before the last product"},
+              {"llama-bitnet", "llama: training of products with rounded inputs"}};
     for (size_t i = 0; i < FM_ARRAY_LEN(no); i++) {
         char *dir = golden("arch/", no[i].family);
         fm_source *src = NULL;

@@ -498,6 +498,12 @@ fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
             "%s: training of attention in chunks and of experts of weighted inputs is not "
             "supported: it runs, also with adapters",
             arch->family);
+    if (arch->sw.sub_norms || arch->sw.rounds)
+        return fm_fail(FM_EUNSUPPORTED,
+                       "%s: training of %s is not supported: it runs, also with adapters",
+                       arch->family,
+                       arch->sw.rounds ? "products with rounded inputs"
+                                       : "norms before the last product of a branch");
     if (arch->sw.kv_rank)
         return fm_fail(FM_EUNSUPPORTED, "%s: training of latent attention is not supported",
                        arch->family);

@@ -1,6 +1,8 @@
 /* act.c - layer norm, activations, softcaps and mixtures of rows, split over threads by rows. */
 #include "infer/cpu/exact/elem_job.h"
 
+#include <string.h>
+
 #include "store/base/math/detmath.h"
 
 #define MIN_ELEMS 8192u /* fewer are not worth waking a thread */
@@ -51,6 +53,40 @@ void fmi_exact_xielu(fm_backend *be, float *y, size_t ldy, const float *x, size_
 {
     fmi_elem_job j = {.y = y, .ldy = ldy, .a = x, .lda = ldx, .b = param, .n = n};
     fmi_elem_run(be, &j, xielu_part, m, fmi_rows_of(MIN_ELEMS / 8, n));
+}
+
+/* Bits of floats without sign are ordered as their values are, NaN at the top. */
+static float largest(const float *x, uint32_t n)
+{
+    uint32_t most = 0;
+    float value;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7fffffffu;
+        most = bits > most ? bits : most;
+    }
+    memcpy(&value, &most, sizeof value);
+    return value < 1e-5f ? 1e-5f : value;
+}
+
+static void round_rows_part(const fmi_elem_job *j, size_t begin, size_t end)
+{
+    for (size_t i = begin; i < end; i++) {
+        const float *x = j->a + i * j->lda;
+        const float s = 127.0f / largest(x, j->n);
+        for (size_t k = 0; k < j->n;
+             k++) /* 1.5 * 2^23: what is below is rounded to whole numbers */
+            j->y[i * j->ldy + k] = ((x[k] * s + 12582912.0f) - 12582912.0f) / s;
+        j->y2[i] = s;
+    }
+}
+
+void fmi_exact_round_rows(fm_backend *be, float *y, size_t ldy, float *grain, const float *x,
+                          size_t ldx, uint32_t m, uint32_t n)
+{
+    fmi_elem_job j = {.y = y, .ldy = ldy, .y2 = grain, .a = x, .lda = ldx, .n = n};
+    fmi_elem_run(be, &j, round_rows_part, m, fmi_rows_of(MIN_ELEMS, n));
 }
 
 static void softcap_part(const fmi_elem_job *j, size_t begin, size_t end)

@@ -65,9 +65,10 @@ typedef struct fmi_fast_kern {
 
     /* Packs rows rows[i] (or first + i) of x, quantised by block of quads * 4: scale = amax / 127,
      * q = rne(x * (127 / amax)); a block with a non-finite element gets a scale of NaN, one with
-     * amax < 2^-100 is 0. */
+     * amax < 2^-100 is 0. grain (of a row number; NULL: none): scale = 1 / grain, q = rne(x * grain). */
     void (*pack_int8)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
-                      uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset);
+                      uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset,
+                      const float *grain);
     /* Sums over the panel's blocks, ascending: s = fmaf(dot, w_scale * x_scale, s), then with
      * minima s = fmaf(w_min, x_sum, s). */
     void (*product_int8)(const fmi_fast_out *out, const void *packed, uint32_t m,

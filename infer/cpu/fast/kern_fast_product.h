@@ -303,8 +303,23 @@ static void pack_tile(uint8_t *dst, const float *const *row, uint32_t n, uint32_
     }
 }
 
+/* Packs row r of a tile whose elements are whole numbers times 1 / grain. */
+static void pack_whole(uint8_t *dst, const float *x, float grain, uint32_t r, uint32_t rows,
+                       uint32_t blocks, uint32_t quads, int32_t offset)
+{
+    for (uint32_t b = 0; b < blocks; b++) {
+        int32_t quad[8] = {0};
+        const int32_t sum =
+            quads == 8 ? quantise(quad, x, grain, 32) : quantise(quad, x, grain, 16);
+        put_block(dst, quad, 1.0f / grain, sum, r, rows, quads, offset);
+        x += (size_t)4 * quads;
+        dst += (size_t)FMI_ROW_BLOCK_BYTES(quads) * rows;
+    }
+}
+
 static void k_pack_int8(void *dst_bytes, const float *x, size_t ldx, const int32_t *rows,
-                        uint32_t first, uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset)
+                        uint32_t first, uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset,
+                        const float *grain)
 {
     uint32_t tiles = tile_count(m, TILE_INT8), at = 0;
     uint8_t *dst = dst_bytes;
@@ -314,7 +329,11 @@ static void k_pack_int8(void *dst_bytes, const float *x, size_t ldx, const int32
         const float *row[TILE_INT8];
         for (uint32_t r = 0; r < n; r++)
             row[r] = x + row_number(rows, first, at + r) * ldx;
-        pack_tile(dst, row, n, blocks, quads, offset);
+        for (uint32_t r = 0; grain && r < n; r++)
+            pack_whole(dst, row[r], grain[row_number(rows, first, at + r)], r, n, blocks, quads,
+                       offset);
+        if (!grain)
+            pack_tile(dst, row, n, blocks, quads, offset);
         dst += (size_t)FMI_ROW_BLOCK_BYTES(quads) * n * blocks;
         at += n;
     }

@@ -31,6 +31,7 @@ typedef struct packed_rows {
     const int32_t *rows;
     uint32_t first, m, most; /* most: rows that the scratch holds */
     const fmi_fast_weight *like;
+    const float *grain;     /* fm_product.grain of the packed product */
     bool split;             /* two sets: x rounded to bf16, and the remainder */
     uint8_t *bytes, *panel; /* scratch: rows; an unpacked or widened panel */
 } packed_rows;
@@ -102,17 +103,18 @@ static void pack_f32(const packed_rows *r, uint32_t k)
                              FM_MIN(k - k0, FM_K_BLOCK));
 }
 
-static void pack(packed_rows *r, const fmi_fast_weight *w, bool split)
+static void pack(packed_rows *r, const fmi_fast_weight *w, bool split, const float *grain)
 {
     const product_job *j = r->job;
 
-    if (packed_alike(r->like, w) && r->split == split)
+    if (packed_alike(r->like, w) && r->split == split && r->grain == grain)
         return;
     r->like = w;
     r->split = split;
+    r->grain = grain;
     if (w->layout == FMI_LAYOUT_INT8)
         j->kern->pack_int8(r->bytes, j->x, j->ldx, r->rows, r->first, r->m, w->depth * 8 / w->quads,
-                           w->quads, w->offset);
+                           w->quads, w->offset, grain);
     else if (is_f32(w))
         pack_f32(r, w->base.k);
     else if (w->layout == FMI_LAYOUT_F16)
@@ -219,7 +221,7 @@ static void do_panels(packed_rows *r, const fm_product *p, uint32_t p0, uint32_t
     const uint32_t wide = fmi_panel_outputs(w);
 
     if (p0 < p1)
-        pack(r, w, is_split(p));
+        pack(r, w, is_split(p), p->grain);
     for (uint32_t i = p0; i < p1; i++) {
         uint32_t n0 = i * wide, left = w->base.n - n0;
         fmi_fast_out out = {.y = p->y + n0,

@@ -260,6 +260,21 @@ void fmi_ref_xielu(fm_backend *be, float *y, size_t ldy, const float *x, size_t 
         }
 }
 
+/* In float, as the formula says it: in double other numbers would be halves. */
+void fmi_ref_round_rows(fm_backend *be, float *y, size_t ldy, float *grain, const float *x,
+                        size_t ldx, uint32_t m, uint32_t n)
+{
+    (void)be;
+    for (uint32_t i = 0; i < m; i++) {
+        float most = 1e-5f;
+        for (uint32_t k = 0; k < n; k++)
+            most = fmaxf(most, fabsf(x[i * ldx + k]));
+        grain[i] = 127.0f / most;
+        for (uint32_t k = 0; k < n; k++)
+            y[i * ldy + k] = rintf(x[i * ldx + k] * grain[i]) / grain[i];
+    }
+}
+
 void fmi_ref_xielu_grad(fm_backend *be, float *dx, size_t lddx, const float *dy, size_t lddy,
                         const float *x, size_t ldx, const float *param, uint32_t m, uint32_t n)
 {

@@ -91,6 +91,46 @@ void fmc_op_xielu(fm_backend *be, float *y, size_t ldy, const float *x, size_t l
                 ldy, x, ldx, param, m, n);
 }
 
+/* A block a row. Bits of floats without sign are ordered as their values are, NaN at the top. */
+__global__ void k_round_rows(float *y, size_t ldy, float *grain, const float *x, size_t ldx,
+                             uint32_t m, uint32_t n)
+{
+    FMC_SHARED(uint32_t, stat, [32]);
+    for (uint32_t row = blockIdx.x; row < m; row += gridDim.x) {
+        const float *from = x + row * ldx;
+        uint32_t most = 0;
+        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+            uint32_t bits = __float_as_uint(from[i]) & 0x7fffffffu;
+            most = bits > most ? bits : most;
+        }
+        for (int by = 16; by > 0; by /= 2) {
+            uint32_t other = __shfl_xor_sync(0xffffffffu, most, by);
+            most = other > most ? other : most;
+        }
+        __syncthreads();
+        if (threadIdx.x % 32 == 0)
+            stat[threadIdx.x / 32] = most;
+        __syncthreads();
+        most = stat[0];
+        for (uint32_t i = 1; i < blockDim.x / 32; i++)
+            most = stat[i] > most ? stat[i] : most;
+        float largest = __uint_as_float(most);
+        float s = 127.0f / (largest < 1e-5f ? 1e-5f : largest);
+        for (uint32_t i = threadIdx.x; i < n; i += blockDim.x)
+            y[row * ldy + i] = ((from[i] * s + 12582912.0f) - 12582912.0f) / s;
+        if (threadIdx.x == 0)
+            grain[row] = s;
+    }
+}
+
+void fmc_op_round_rows(fm_backend *be, float *y, size_t ldy, float *grain, const float *x,
+                       size_t ldx, uint32_t m, uint32_t n)
+{
+    if (m > 0 && n > 0)
+        FMC_RUN(fmc_of(be), k_round_rows, fmc_blocks(m, 1), FMC_THREADS, 0, y, ldy, grain, x, ldx,
+                m, n);
+}
+
 __global__ void k_xielu_grad(float *dx, size_t lddx, const float *dy, size_t lddy, const float *x,
                              size_t ldx, const float *param, uint32_t m, uint32_t n)
 {

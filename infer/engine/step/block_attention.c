@@ -302,6 +302,11 @@ static fm_status prepare(fmi_pass *p, uint32_t l, float *x, qkv *t, fm_kv_view k
     return FM_OK;
 }
 
+static fmi_gain sub_norm(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].attn_sub, NULL};
+}
+
 fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
 {
     fm_backend *be = p->e->be;
@@ -341,6 +346,8 @@ fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y)
     float *made = g->sw.attn_gate ? p->q : p->att;
     if (g->sw.attn_gate)
         be->act(be, FM_ACT_SIGMOID, made, qd, p->steps, qd, p->att, qd, p->m, (uint32_t)qd);
+    if (g->sw.sub_norms)
+        fmi_norm(p, p->all, g->sw.norm, sub_norm, l, made, made, 1, (uint32_t)qd);
     const fmi_out o = {pick_o, {y, g->hidden}};
     const fmi_matrix from = g->sw.kv_rank ? fmi_latent_out(p) : (fmi_matrix){made, qd};
     return fmi_linears(p, p->all, from, l, &o, 1);

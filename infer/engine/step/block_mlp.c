@@ -14,6 +14,11 @@ static const fm_linear *pick_down(const fm_model *m, uint32_t l)
     return &m->layers[l].down;
 }
 
+static fmi_gain sub_norm(const fm_model *m, uint32_t l)
+{
+    return (fmi_gain){m->layers[l].mlp_sub, NULL};
+}
+
 /* xIELU of up's rows, by neighbouring runs with the same numbers. */
 static void run_xielu(fmi_pass *p, uint32_t l)
 {
@@ -55,5 +60,7 @@ fm_status fmi_mlp(fmi_pass *p, uint32_t l, float *x, float *y)
     } else {
         be->act(be, sw->act, p->gate, inter, p->gate, inter, p->up, inter, p->m, inter);
     }
+    if (sw->sub_norms)
+        fmi_norm(p, p->all, sw->norm, sub_norm, l, mid.p, mid.p, 1, g->inter);
     return fmi_linears(p, p->all, mid, l, &down, 1);
 }

@@ -177,7 +177,8 @@ static fm_status add_products(const job *j, const fmi_out *o, uint32_t *count)
                                               .first = rs.begin,
                                               .m = rs.count,
                                               .rows = rs.list,
-                                              .split = lin->split};
+                                              .split = lin->split,
+                                              .grain = lin->rounds ? j->p->grain : NULL};
     }
     return FM_OK;
 }
@@ -216,6 +217,21 @@ static fm_status add_terms(const job *j, const fmi_out *o, uint32_t t, uint32_t 
     return FM_OK;
 }
 
+/* The rows that products of `in` inputs read: x, or these rows rounded. Low-rank terms read x. */
+static fmi_matrix inputs_of(const job *j, uint32_t in)
+{
+    fmi_pass *p = j->p;
+    if (!p->s->product[0].grain)
+        return j->x;
+    for (uint32_t i = 0; i < j->ps.n; i++) {
+        const fmi_part *part = &j->ps.p[i];
+        p->e->be->round_rows(p->e->be, p->rounded + (size_t)part->begin * in, in,
+                             p->grain + part->begin, j->x.p + part->begin * j->x.ld, j->x.ld,
+                             part->count, in);
+    }
+    return (fmi_matrix){p->rounded, in};
+}
+
 static fm_status multiply(const job *j, const fmi_out *out, uint32_t outs)
 {
     fmi_pass *p = j->p;
@@ -230,7 +246,8 @@ static fm_status multiply(const job *j, const fmi_out *out, uint32_t outs)
     }
     if (rc != FM_OK || count == 0)
         return rc;
-    be->products(be, j->x.p, j->x.ld, in, p->s->product, count);
+    const fmi_matrix x = inputs_of(j, in);
+    be->products(be, x.p, x.ld, in, p->s->product, count);
     p->e->gemm_groups += count;
     for (uint32_t t = 0; t < most && rc == FM_OK; t++) {
         count = 0;

@@ -157,12 +157,13 @@ typedef struct fmi_pass {
     /* Activations; step_layout.c has their sizes. xr, yr: rows times chosen experts. */
     float *x, *xn, *q, *k, *v, *att, *o, *gate, *up, *scaled, *fused, *other, *xr, *yr, *router,
         *latent;
+    float *rounded, *grain; /* fm_switches.rounds: inputs of products, and what round_rows says */
     float *mixed, *steps; /* recurrent blocks: behind the convolution; smaller products. steps:
                            * gates of attention */
     /* [rows, layers, per_layer] of all rows of the pass: what each layer reads; scratch. */
     float *per, *per_map;
 } fmi_pass;
-#define FMI_ACTIVATIONS 20u
+#define FMI_ACTIVATIONS 22u
 
 /* ---- linears.c ---- */
 

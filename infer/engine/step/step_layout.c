@@ -114,7 +114,9 @@ static void layout(const fmi_geom *g, size_t rows, size_t size[FMI_ACTIVATIONS])
         s->rec.channels,
         FM_MAX(steps, gated),
         (size_t)g->layers * s->per_layer,
-        (size_t)g->layers * s->per_layer};
+        (size_t)g->layers * s->per_layer,
+        s->rounds ? FM_MAX(FM_MAX(h, q), inter) : 0,
+        s->rounds ? 1 : 0};
     for (size_t i = 0; i < FMI_ACTIVATIONS; i++)
         size[i] = (all[i] * rows + 15) & ~(size_t)15; /* each on a cache line */
 }
@@ -131,10 +133,11 @@ size_t fmi_act_floats(const fmi_geom *g, uint32_t rows)
 void fmi_carve(fmi_pass *p)
 {
     size_t size[FMI_ACTIVATIONS];
-    float **fields[FMI_ACTIVATIONS] = {&p->x,      &p->xn,    &p->q,     &p->k,   &p->v,
-                                       &p->att,    &p->o,     &p->gate,  &p->up,  &p->scaled,
-                                       &p->fused,  &p->other, &p->xr,    &p->yr,  &p->router,
-                                       &p->latent, &p->mixed, &p->steps, &p->per, &p->per_map};
+    float **fields[FMI_ACTIVATIONS] = {&p->x,       &p->xn,    &p->q,     &p->k,   &p->v,
+                                       &p->att,     &p->o,     &p->gate,  &p->up,  &p->scaled,
+                                       &p->fused,   &p->other, &p->xr,    &p->yr,  &p->router,
+                                       &p->latent,  &p->mixed, &p->steps, &p->per, &p->per_map,
+                                       &p->rounded, &p->grain};
     float *at = p->s->act;
     layout(p->g, p->s->max_rows, size);
     for (size_t f = 0; f < FMI_ACTIVATIONS; f++) {

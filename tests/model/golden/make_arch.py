@@ -184,6 +184,7 @@ later = {
  "apertus": tf.ApertusConfig(**few, rope_parameters=rope(rope_type="default")),
  "phimoe": tf.PhimoeConfig(**few, num_local_experts=6, attention_bias=True, lm_head_bias=True, router_jitter_noise=0.3, rope_parameters=rope(rope_type="longrope",
     short_factor=[1.0, 1.1, 1.3, 1.5], long_factor=[1.0, 2.0, 3.0, 4.0], short_mscale=1.2, long_mscale=1.3, original_max_position_embeddings=64)),
+ "bitnet": tf.BitNetConfig(**sm, attention_bias=True, rope_parameters=rope(rope_type="default")),
  "lfm2_moe": tf.Lfm2MoeConfig(**dict(few, num_hidden_layers=4), layer_types=["conv", "full_attention", "conv", "full_attention"], conv_L_cache=4, conv_bias=True,
     num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, num_dense_layers=1, routed_scaling_factor=1.5),
  "albert": tf.AlbertConfig(**dict(base, hidden_size=16, num_hidden_layers=3), intermediate_size=24, embedding_size=8),

@@ -12,7 +12,7 @@ Helium HunYuanDenseV1 Arcee Nemotron Phi GPTJ GPTBigCode OPT Falcon VaultGemma J
 Electra DistilBert NomicBert Glm4Moe MiniMaxM2 Ernie4_5_Moe Lfm2 GptOss Bloom Mpt MPNet NanoChat
 Phimoe DeepseekV3 Mamba Mamba2 Qwen3Next Qwen3_5Text Qwen3_5MoeText Bamba GraniteMoe
 GraniteMoeShared Lfm2Moe Albert GraniteMoeHybrid Llama4Text ModernBert NemotronH
-FalconH1 Gemma4Text"""
+FalconH1 Gemma4Text BitNet"""
 skip = ("transformers_version", "_name_or_path", "architectures", "dtype", "bos_token_id", "eos_token_id", "pad_token_id", "initializer_range",
         "use_cache", "id2label", "label2id", "return_dict", "output_hidden_states", "output_attentions", "chunk_size_feed_forward", "problem_type", "is_encoder_decoder")
 out = {}

@@ -7,16 +7,20 @@ bitsandbytes, compressed-tensors and torchao (but its Int4Tensor) are the librar
 nearest, their weights by the formulas of AutoGPTQ (scales[g_idx] * (weight - zeros), zeros + 1 in the first format) and of
 AutoAWQ (dequantize_gemm), in float16 by torch.
 
+BitNet's layers are transformers' own (BitLinear, AutoBitLinear; torch.compile switched off), weights packed by its pack_weights.
+
 Needs torch, transformers, accelerate, safetensors, bitsandbytes 0.50, compressed-tensors 0.20, torchao 0.18."""
 import json
+import os
 import pathlib
 import shutil
 import sys
 import tempfile
 
+os.environ["TORCHDYNAMO_DISABLE"] = "1"
 import torch
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM, BitNetConfig, BitNetQuantConfig, BitsAndBytesConfig, LlamaConfig, LlamaForCausalLM
 
 out, only = pathlib.Path(sys.argv[1]), sys.argv[2:]
 torch.manual_seed(11)
@@ -199,6 +203,71 @@ def bnb4(**kw):
     return BitsAndBytesConfig(load_in_4bit=True, **kw)
 
 
+def ternary(name, how, cfg, seed=5):
+    """how: of BitNetQuantConfig. A seed is one with which no float32 of the model is so near to a half that other sums round it to
+    another whole number: then results would differ by far more than their sums do. Weights are random; the scales and what stays plain are bfloat16, products in float32."""
+    from transformers.integrations.bitnet import AutoBitLinear, BitLinear, WeightQuant, pack_weights, replace_with_bitnet_linear
+    q = BitNetQuantConfig(**how)
+    torch.manual_seed(seed)
+    gen = torch.Generator().manual_seed(seed)
+    m = AutoModelForCausalLM.from_config(cfg, attn_implementation="eager").float().eval()
+    for n, p in m.named_parameters():
+        p.data = (p.data + 0.12 * torch.randn(p.shape, generator=gen)).bfloat16().float()
+    plain_state = {n: t.clone() for n, t in m.state_dict().items()}
+    modules = [n for n, x in m.named_modules() if isinstance(x, torch.nn.Linear) and n != "lm_head"]
+    m = replace_with_bitnet_linear(m, modules_to_not_convert=["lm_head"], quantization_config=q)
+    tensors, weights, state = {}, {}, dict(plain_state)
+    for n in modules:
+        w = plain_state[f"{n}.weight"]
+        if how.get("quantization_mode") == "online":
+            weights[n] = WeightQuant.apply(w.bfloat16()) + 0.0  # a zero has no sign: pack_weights keeps none
+            tensors[f"{n}.weight"] = w.bfloat16()
+            continue
+        mean = w.abs().mean()
+        t = (w / mean).round().clamp(-1, 1) + 0.0
+        scale = (mean if how["linear_class"] == "autobitlinear" else 1 / mean).bfloat16().view(1)
+        tensors[f"{n}.weight"] = pack_weights(t.clone())
+        tensors[f"{n}.weight_scale"] = scale
+        state[f"{n}.weight"] = t if how["linear_class"] == "autobitlinear" else tensors[f"{n}.weight"]
+        state[f"{n}.weight_scale"] = scale.float()
+        weights[n] = t.bfloat16() * scale if how["linear_class"] == "autobitlinear" else t * (1.0 / scale.float())
+    if how.get("quantization_mode") == "online":  # the library rounds to the dtype of the weights
+        for n in modules:
+            m.get_submodule(n).online_quant = False
+            m.get_submodule(n).register_buffer("weight_scale", torch.ones(1))
+            state |= {f"{n}.weight": weights[n].float(), f"{n}.weight_scale": torch.ones(1)}
+    m = m.to_empty(device="cpu")
+    m.model.rotary_emb = type(m.model.rotary_emb)(cfg)
+    for n in modules:
+        if isinstance(m.get_submodule(n), BitLinear):
+            m.get_submodule(n).dtype = torch.float32
+        else:
+            assert isinstance(m.get_submodule(n), AutoBitLinear)
+    m.load_state_dict(state, assign=True, strict=True)
+    folder = out / name
+    folder.mkdir(parents=True, exist_ok=True)
+    for n, t in plain_state.items():
+        if n.removesuffix(".weight") not in modules and not (n == "lm_head.weight" and cfg.tie_word_embeddings):
+            tensors[n] = t.bfloat16()
+    save_file({n: t.contiguous() for n, t in tensors.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    c = cfg.to_diff_dict() | {"architectures": [type(m).__name__], "dtype": "bfloat16", "quantization_config": q.to_dict()}
+    (folder / "config.json").write_text(json.dumps(c, indent=1) + "\n")
+    with torch.no_grad():
+        logits = m(ids % cfg.vocab_size).logits[0].contiguous()
+        text = ids[:, :8]
+        for _ in range(12):
+            text = torch.cat([text, m(text).logits[:, -1:].argmax(-1)], 1)
+    save_file({"input_ids": ids.to(torch.int32), "logits": logits, "greedy": text[0, 8:].int()} |
+              {f"{n}.weight": weights[n].contiguous() for n in (modules[1], modules[6])}, folder / "ref.safetensors")
+
+
+def bit(**kw):
+    return BitNetConfig(**(dict(vocab_size=64, hidden_size=64, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4,
+                                num_key_value_heads=2, max_position_embeddings=64, bos_token_id=1, eos_token_id=2,
+                                rope_parameters=dict(rope_type="default", rope_theta=100.0)) | kw))
+
+
+AUTO = dict(linear_class="autobitlinear")
 INT = dict(type="int")
 make = {
     "llama-gptq": lambda n: gptq(n, 4, 32, False, False, False),
@@ -214,6 +283,11 @@ make = {
     "llama-ct-pack8": lambda n: compressed(n, "pack-quantized", dict(INT, num_bits=8, strategy="tensor", symmetric=True)),
     "llama-ao-int4": lambda n: torchao(n, ao("Int4WeightOnlyConfig", group_size=32), True),
     "llama-ao-intx": lambda n: torchao(n, ao("IntxWeightOnlyConfig", weight_dtype=torch.int4, group=32), False),
+    "llama-bitlinear": lambda n: ternary(n, dict(linear_class="bitlinear"), config),
+    "llama-bitnet": lambda n: ternary(n, AUTO | dict(quantization_mode="offline"), config),
+    "llama-bitnet-online": lambda n: ternary(n, AUTO | dict(quantization_mode="online"), config),
+    "bitnet-packed": lambda n: ternary(n, AUTO | dict(quantization_mode="offline"), bit(), 6),
+    "bitnet-online": lambda n: ternary(n, AUTO | dict(quantization_mode="online"), bit(hidden_size=32, intermediate_size=64, num_attention_heads=2)),
     "llama-ao-int8": lambda n: torchao(n, ao("Int8WeightOnlyConfig", version=2), False),
 }
 for name, fn in make.items():
