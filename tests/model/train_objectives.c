@@ -271,7 +271,7 @@ TEST(shards_share_their_negatives)
             tk_ok(fmt_child_load_micro(ch, 0));
             tk_ok(fmt_pass_run(o.pass, o.lane, o.lanes));
             fmt_child_end_micro(ch);
-            fmt_child_end_shard(ch, s);
+            tk_ok(fmt_child_end_shard(ch, s));
         }
         tk_ok(fmt_shards_reduce(&ch->shards, &ch->ps));
         tk_ok(fmt_shards_total(&ch->shards, &sum));
