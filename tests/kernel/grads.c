@@ -779,7 +779,7 @@ TEST(attention_has_the_right_slopes)
     fd_check("attention with a cap", attention_setup, cap);
     if (!getenv("KK_DEVICE")) { /* no card has these */
         fd_check("attention with sinks", attention_setup, sinks);
-        static const uint32_t near[] = {2, 2, 8, 6, 24, 3, 1, 0};
+        static const uint32_t near[] = {2, 2, 8, 6, 24, 3, 1, 0, 0};
         fd_check("attention with biases", near_setup, all);
         fd_check("attention with virtual positions and biases", near_setup, prefix);
         fd_check("attention near an encoder's rows", near_setup, near);
