@@ -172,7 +172,7 @@ typedef struct fm_switches {
     bool layer_scale;         /* what a layer gives is multiplied by a number of its own */
     bool wide_shared;         /* layers that share keys have twice the feed-forward width */
     bool mlp_too;             /* layers with experts have the feed-forward branch too: its norm and
-                               * that of the experts, which read norms of x of their own, are added */
+                               * that of the experts, which read their own norms of x, are added */
     uint32_t kv_shared;       /* so many last layers share keys and values; 0: none */
     uint32_t per_layer;       /* width of the embeddings that each layer has of its own; 0: none */
     uint32_t per_layer_vocab; /* rows of their table, at least the vocabulary */
@@ -204,8 +204,8 @@ static inline uint32_t fm_layer_inter(const fm_switches *s, uint32_t inter, uint
 {
     return s->wide_shared && (s->layer[l] & FM_LAYER_SHARES_KV) ? 2 * inter : inter;
 }
-/* The layer whose keys and values layer l reads: its own, or those of the last layer before all that
- * share which slides as l does. */
+/* The layer whose keys and values layer l reads: its own, or those of the last layer before all
+ * that share which slides as l does. */
 static inline uint32_t fm_layer_kv_of(const fm_switches *s, uint32_t l)
 {
     uint32_t k = l;
@@ -307,10 +307,10 @@ FM_CHECKED fm_status fm_arch_rope(const fm_arch *a, uint32_t which, uint32_t pos
 /* factor, zero: [positions] of sw.grow: the table of a rotation of pairs that turns nothing. */
 void fm_arch_growth(const fm_growth *g, uint32_t positions, float *factor, float *zero);
 
-/* A tree and its provider as models read them: quantized weights are plain (store/scaled.h), experts
- * that a file stacks in one tensor have one each, under the names of fm_arch_param, and what
- * adapters do to whole weights is done (store/adapted.h). Where nothing of this applies these are the
- * tree and provider that were given, which are borrowed until fm_model_view_close. */
+/* A tree and its provider as models read them: quantized weights are plain (store/scaled.h),
+ * experts that a file stacks in one tensor have one each, under the names of fm_arch_param, and
+ * what adapters do to whole weights is done (store/adapted.h). Where nothing of this applies these
+ * are the tree and provider that were given, which are borrowed until fm_model_view_close. */
 typedef struct fm_model_view fm_model_view;
 FM_CHECKED fm_status fm_model_view_open(fm_model_view **out, const fm_tree *tree,
                                         const fm_provider *p, const char *what, fm_plain_as as);
@@ -406,7 +406,7 @@ typedef enum fm_place {
     FM_P_CROSS_V_B,
     FM_P_CROSS_O,
     FM_P_CROSS_O_B,
-    FM_P_PER_EMBED, /* of fm_switches.per_layer: the table, the product of the embeddings, its norm */
+    FM_P_PER_EMBED, /* of fm_switches.per_layer: the table, the embeddings' product, its norm */
     FM_P_PER_MAP,
     FM_P_PER_NORM,
     FM_P_PER_GATE, /* in a layer: to per_layer elements and back, and the norm behind */

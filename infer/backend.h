@@ -440,8 +440,8 @@ struct fm_backend {
                        const float *w, uint32_t m, uint32_t n);
     /* Gradient of route. Of r score, expert, slot, the sizes and what makes the weights are read:
      * renormalise, sigmoid, least, more, scale, jitter. dscore [m, experts] is set to the gradient
-     * of the scores through the weights; dweight [m * chosen] is the gradient of the weights, in the order of
-     * list. In double, rounded at the end; the choice itself has no gradient. */
+     * of the scores through the weights; dweight [m * chosen] is the gradient of the weights, in
+     * the order of list. In double, rounded at the end; the choice itself has no gradient. */
     void (*route_grad)(fm_backend *be, const fm_route *r, float *dscore, const float *dweight);
     /* dx[i] = dy[i] * y[i] * (1 - y[i]), in double, rounded at the end; y: sigmoid's. dx may be
      * dy. */
@@ -540,8 +540,8 @@ struct fm_backend {
     X(alloc) X(free) X(upload) X(download) X(sync) X(weight_new) X(weight_free) X(weight_bytes)    \
     X(weight_image_bytes) X(linear) X(lora) X(products) X(affine) X(kv_page_bytes) X(kv_copy)      \
     X(embed) X(rmsnorm) X(rope) X(swiglu) X(add) X(scale) X(layernorm) X(act) X(softcap) X(xielu)  \
-    X(round_rows) X(mix_rows) X(route) X(scalings) X(sigmoid) X(copy_rows) X(kv_write) X(attention)              \
-    X(logsumexp)
+    X(round_rows) X(mix_rows) X(route) X(scalings) X(sigmoid) X(copy_rows) X(kv_write)             \
+    X(attention) X(logsumexp)
 #define FM_BACKEND_TRAINING(X)                                                                     \
     X(weight_update) X(gemm) X(linear_dx) X(bias_grad) X(embed_grad) X(rmsnorm_grad)               \
     X(swiglu_grad) X(cross_entropy) X(sum_squares) X(block_squares) X(adamw) X(self_attention)     \

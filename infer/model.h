@@ -93,8 +93,8 @@ struct fm_model {
     const float *types;         /* [hidden], row 0 of the token types; NULL: none */
     const float *embed_norm, *embed_norm_b; /* [embed_width or hidden] or NULL */
     fm_linear embed_map;                    /* [hidden, embed_width]; w NULL: none */
-    /* Of fm_switches.per_layer: [vocab, layers * per_layer], looked up by rows; [layers * per_layer,
-     * hidden]; the gain [per_layer]. w NULL: none. */
+    /* Of fm_switches.per_layer: [vocab, layers * per_layer], looked up by rows;
+     * [layers * per_layer, hidden]; the gain [per_layer]. w NULL: none. */
     fm_linear per_embed, per_map;
     const float *per_norm;
     const float *ones;                      /* [head_dim] gain of values' norms, or NULL */

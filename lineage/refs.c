@@ -547,9 +547,9 @@ static fm_status take_ref(named **list, size_t *count, size_t *cap, git_referenc
     return rc;
 }
 
-/* An unreadable version is damage only if the ref still names it and a fresh list of packs lacks it:
- * the branch may have been deleted or moved since it was listed, gc may have deleted the version,
- * or two repacks in a row may have moved it while the first one's packs were looked up. */
+/* An unreadable version is damage only if the ref still names it and a fresh list of packs lacks
+ * it: the branch may have been deleted or moved since it was listed, gc may have deleted the
+ * version, or two repacks in a row may have moved it while the first one's packs were looked up. */
 static fm_status take_current(fm_repo *r, named **list, size_t *count, size_t *cap,
                               git_reference *ref)
 {

@@ -53,8 +53,8 @@ typedef enum fm_dtype {
     FM_Q1_0,
     FM_Q2_0,
     FM_DTYPE_COUNT,
-    /* Layouts of memory alone, which no file and no tree has: codes of 2, 4 or 8 bits with a scale and
-     * a zero for each 32, 64 or 128 of them (store/quant/codes.h). */
+    /* Layouts of memory alone, which no file and no tree has: codes of 2, 4 or 8 bits with a scale
+     * and a zero for each 32, 64 or 128 of them (store/quant/codes.h). */
     FM_CODE4_32 = FM_DTYPE_COUNT,
     FM_CODE4_64,
     FM_CODE4_128,

@@ -92,7 +92,7 @@ static bool is_gguf_name(const char *path)
     return n > 5 && strcmp(path + n - 5, ".gguf") == 0;
 }
 
-/* Takes --dtype: a plain type, or for GGUF one of llama-quantize's mixes; `upper` holds its name. */
+/* Takes --dtype: a plain type or for GGUF one of llama-quantize's mixes; `upper`: its name. */
 static bool take_dtype(fm_view_opts *opts, char upper[8], const char *name)
 {
     const size_t n = strlen(name);

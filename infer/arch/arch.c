@@ -459,8 +459,8 @@ static fm_status window_by_rule(fm_arch *a, const fmi_family *f, const fm_json *
     return FM_OK;
 }
 
-/* ModernBERT: every n-th layer sees the whole text, the others half of local_attention to each side;
- * the first one's attention has no norm in front. */
+/* ModernBERT: every n-th layer sees the whole text, the others half of local_attention to each
+ * side; the first one's attention has no norm in front. */
 static fm_status read_modernbert(fm_arch *a, const fm_json *c, const char *what)
 {
     const fm_json *types = fm_json_get(c, "layer_types");

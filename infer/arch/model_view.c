@@ -1,9 +1,10 @@
 /* model_view.c - a tree as models read it: quantized weights plain, each expert's tensors on their
  * own where a file stacks those of all experts in one, and what adapters do to whole weights done.
  *
- * A file's stacked tensor is [experts, in, out] (turned), [experts, out, in] or, of biases, [experts,
- * out]; of block types always [experts, out, in]; of no experts [out, in]. It may hold two layers' outputs, in turns or one
- * behind the other (table.c says how). Nothing is cached: an expert is computed when it is read. */
+ * A file's stacked tensor is [experts, in, out] (turned), [experts, out, in] or, of biases,
+ * [experts, out]; of block types always [experts, out, in]; of no experts [out, in]. It may hold
+ * two layers' outputs, in turns or one behind the other (table.c says how). Nothing is cached: an
+ * expert is computed when it is read. */
 #include "infer/arch/table.h"
 
 #include <stdio.h>

@@ -1253,8 +1253,8 @@ LIST(bart_keys, "model_type", "vocab_size", "d_model", "encoder_layers", "decode
      "activation_function", "max_position_embeddings", "scale_embedding", "is_decoder",
      "tie_word_embeddings", "decoder_start_token_id", "forced_bos_token_id", "bos_token_id",
      "eos_token_id", "pad_token_id");
-/* Settings of beam search, of the last token, and of the first checkpoints, which transformers reads
- * no more. */
+/* Settings of beam search, of the last token, and of the first checkpoints, which transformers
+ * reads no more. */
 LIST(bart_harmless, "dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop",
      "classifier_dropout", "classif_dropout", "init_std", "is_encoder_decoder", "num_hidden_layers",
      "forced_eos_token_id", "force_bos_token_to_be_generated", "early_stopping", "length_penalty",

@@ -48,8 +48,8 @@ FM_CHECKED fm_status fmi_kv_pool_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane
 /* Likewise for FM_KV_PAGE rows of the residual stream, f32 [FM_KV_PAGE, hidden], all in .k. It
  * takes at most an eighth of the budget. */
 FM_CHECKED fm_status fmi_kv_rows_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane, uint32_t hidden);
-/* Likewise for states of recurrent layers, one a page, f32 [floats], all in .k. It takes at most half
- * of the budget. */
+/* Likewise for states of recurrent layers, one a page, f32 [floats], all in .k. It takes at most
+ * half of the budget. */
 FM_CHECKED fm_status fmi_kv_states_of(fmi_kv *kv, fmi_kv_pool **out, uint32_t lane,
                                       uint32_t floats);
 bool fmi_kv_here(const fmi_kv_pool *p);           /* its pages have memory */

@@ -2,8 +2,8 @@
  *
  * As transformers' ...ForSequenceClassification: decoders score the state of the last token that is
  * no padding (`score.weight`, no bias); BERT turns the first token's state by its pooler and tanh
- * (`pooler.dense`), RoBERTa by `classifier.dense`, and a linear layer follows. ModernBERT's state may
- * be the mean of all; behind `head.dense` an activation and a norm follow. */
+ * (`pooler.dense`), RoBERTa by `classifier.dense`, and a linear layer follows. ModernBERT's state
+ * may be the mean of all; behind `head.dense` an activation and a norm follow. */
 #ifndef FM_INFER_CLASS_HEAD_H
 #define FM_INFER_CLASS_HEAD_H
 

@@ -60,8 +60,8 @@ static void fill_alibi(float *out, const fm_arch *a)
 
 /* ==== buckets of relative positions (MPNet, as T5) ==== */
 
-/* In an encoder half of the buckets are for keys behind the query. Of each half (a decoder's whole),
- * half hold one distance, the others grow with its logarithm. */
+/* In an encoder half of the buckets are for keys behind the query. Of each half (a decoder's
+ * whole), half hold one distance, the others grow with its logarithm. */
 static uint32_t bucket_of(int64_t distance, const fm_switches *sw)
 {
     uint32_t half = sw->encoder ? sw->buckets / 2 : sw->buckets, exact = half / 2, far;

@@ -8,8 +8,8 @@
 
 FM_BEGIN_DECLS
 
-/* The table of fm_attn.bias: a row of fmi_near_ld numbers for each head of the whole model, distance
- * 0 at fmi_near_zero. ld 0: the family has none. */
+/* The table of fm_attn.bias: a row of fmi_near_ld numbers for each head of the whole model,
+ * distance 0 at fmi_near_zero. ld 0: the family has none. */
 uint32_t fmi_near_ld(const fm_arch *a);
 uint32_t fmi_near_zero(const fm_arch *a);
 /* *out [heads, ld]; the caller frees it by fm_free. NULL where there is none. */

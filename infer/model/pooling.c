@@ -1,8 +1,9 @@
 /* pooling.c - how a model's states become one vector.
  *
  * A sentence-transformers folder decides by modules.json, the pooling's config.json and
- * sentence_bert_config.json; Dense modules come between the pooling and the norm. Without these files an encoder gets the normalised mean over its
- * tokens (as MiniLM documents), a decoder its last token's state. */
+ * sentence_bert_config.json; Dense modules come between the pooling and the norm. Without these
+ * files an encoder gets the normalised mean over its tokens (as MiniLM documents), a decoder its
+ * last token's state. */
 #include "infer/model/pooling.h"
 
 #include <stdarg.h>

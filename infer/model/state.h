@@ -28,8 +28,8 @@ typedef struct fmi_geom {
     fmi_kv_pool *pool, *rows; /* of this rank's layers: keys and values; residual streams */
     /* [stages] the same for every stage's layers. */
     fmi_kv_pool *lane[FMI_STAGES_MOST], *row_lane[FMI_STAGES_MOST];
-    /* Recurrent layers (engine/seq_state.h): how many, their pool, blocks from one kept state to the
-     * next, and the number of each among them. attending: layers with keys and values; at_full:
+    /* Recurrent layers (engine/seq_state.h): how many, their pool, blocks from one kept state to
+     * the next, and the number of each among them. attending: layers with keys and values; at_full:
      * those of them in the pool `full`. */
     uint32_t recurs, attending, at_full, stride;
     fmi_kv_pool *states;

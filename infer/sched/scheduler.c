@@ -228,7 +228,7 @@ static bool has_room(const fm_scheduler *s, const fmi_request *r)
     const fmi_geom *g = fmi_priv(m)->geom;
     uint64_t pages = (m->virtual_len + r->count) / FM_KV_PAGE + 1;
     bool room = true;
-    if (m->source) { /* one stage, one pool or two: the encoder's pages go before the source's come */
+    if (m->source) { /* one stage, one pool or two: the encoder's pages go first */
         uint64_t source = r->source_len / FM_KV_PAGE + 1, layers = m->source->arch.layers;
         room = fmi_kv_room(fmi_priv(m->source)->geom->lane[0]) >= source * layers;
         pages += source;

@@ -33,7 +33,7 @@ bool adt_oft_settle(const adt_step *s, float *const *part);
 
 /* Products that gradients consist of, summed in ascending order. */
 void adt_product(float *out, const float *a, const float *b, uint64_t n, uint64_t r, uint64_t m);
-/* da [n, r] = d b^T, db [r, m] = a^T d of a product a b with gradient d [n, m]; NULL: not wanted. */
+/* da [n, r] = d b^T, db [r, m] = a^T d of a product a b with gradient d [n, m]; NULL: unwanted. */
 void adt_product_grad(float *da, float *db, const float *d, const float *a, const float *b,
                       uint64_t n, uint64_t r, uint64_t m);
 

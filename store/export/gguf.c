@@ -464,8 +464,8 @@ static int by_mix_order(const void *a, const void *b)
     return ggw_mix_order(((const tensor *)a)->name, ((const tensor *)b)->name);
 }
 
-/* A row of weights for each matrix of the tensor, or none. An embedding's rows of input are one-hot,
- * so what stands under its name is another's if it does not fit. */
+/* A row of weights for each matrix of the tensor, or none. An embedding's rows of input are
+ * one-hot, so what stands under its name is another's if it does not fit. */
 static fm_status find_importance(const float **out, const writing *w, const tensor *t,
                                  fm_dtype dtype)
 {

@@ -1,5 +1,5 @@
-/* imatrix.h - an importance matrix: for each weight of a model the mean square of each of its inputs,
- * as llama-imatrix writes it, in a GGUF or in the older .dat. */
+/* imatrix.h - an importance matrix: for each weight of a model the mean square of each of its
+ * inputs, as llama-imatrix writes it, in a GGUF or in the older .dat. */
 #ifndef FM_STORE_IMATRIX_H
 #define FM_STORE_IMATRIX_H
 

@@ -1,8 +1,8 @@
-/* codes.h - the layouts FM_CODE2_*, FM_CODE4_* and FM_CODE8_* of weights in memory: blocks of codes.
+/* codes.h - the layouts FM_CODE2_*, FM_CODE4_* and FM_CODE8_* of weights in memory: codes.
  *
- * A block holds what a checkpoint of GPTQ, AWQ, bitsandbytes, BitNet or compressed-tensors has for its
- * elements, and says how its library makes floats of it, with the rounding at the end, so that a
- * widened block has the library's very floats:
+ * A block holds what a checkpoint of GPTQ, AWQ, bitsandbytes, BitNet or compressed-tensors has for
+ * its elements, and says how its library makes floats of it, with the rounding at the end, so that
+ * a widened block has the library's very floats:
  *
  *   u8   how     kind | rounding
  *   u8   zero    of kind INT

@@ -3,8 +3,8 @@
  * Up to 256 elements are `lanes` sub-blocks of `len` elements. A sub-block's scale is the best of
  * some twenty candidates by weighted squared error, all sums running over its elements in order.
  * Sub-blocks are independent of each other, so they are the lanes: element i of all sub-blocks at
- * once, which keeps every lane's order of operations and lets the compiler vectorize. The pragmas keep
- * gcc from unrolling the loops over lanes before it gets there, which made it twice as slow. */
+ * once, which keeps every lane's order of operations and lets the compiler vectorize. The pragmas
+ * keep gcc from unrolling the loops over lanes before it gets there, at half the speed. */
 #ifndef FM_STORE_QUANTIZE_FIT_H
 #define FM_STORE_QUANTIZE_FIT_H
 

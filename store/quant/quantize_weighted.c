@@ -1,9 +1,9 @@
-/* quantize_weighted.c - float32 to the types of 32 elements with an importance matrix, and to IQ4_NL
- * and IQ4_XS with one or without.
+/* quantize_weighted.c - float32 to the types of 32 elements with an importance matrix, and to
+ * IQ4_NL and IQ4_XS with one or without.
  *
  * Eight blocks of 32 are fitted at once, as the lanes of quantize_fit.h; a row may end before the
- * eighth, and the lanes that are left go unused. (IQ4_NL is in quantize.c too: there its bits in all
- * variants and for NaN are what recipes stand on.) */
+ * eighth, and the lanes that are left go unused. (IQ4_NL is in quantize.c too: there its bits in
+ * all variants and for NaN are what recipes stand on.) */
 #include "store/quant/quantize_fit.h"
 
 #define LANES 8u

@@ -180,8 +180,8 @@ bool fmt_place_trains(fm_place place);
 /* Takes what no training changes from the parent's tree; for a net without a model. */
 FM_CHECKED fm_status fmt_net_fixed(fmt_net *net, const fm_tree *tree, const fm_provider *p,
                                    const char *what);
-/* The same as fmt_net_init where the engine has only layers begin .. end - 1 of the model: modules before the
- * layers are bound where begin is 0, modules behind them where end is arch->layers. */
+/* The same as fmt_net_init where the engine has only layers begin .. end - 1 of the model: modules
+ * before the layers are bound where begin is 0, modules behind them where end is arch->layers. */
 FM_CHECKED fm_status fmt_net_init_layers(fmt_net *net, fm_backend *be, const fm_arch *arch,
                                          const fm_model *model, uint32_t begin, uint32_t end);
 fmt_depth fmt_net_depth(const fmt_net *net);

@@ -310,8 +310,8 @@ static void set_dropout(fmt_net *net, float dropout)
                 l->term[t].dropout = dropout;
 }
 
-/* Only what an engine has terms for has gradients: settings and kinds that store/adapted.h folds into
- * weights have none. prefix: for messages. */
+/* Only what an engine has terms for has gradients: settings and kinds that store/adapted.h folds
+ * into weights have none. prefix: for messages. */
 static fm_status check_trained(const fm_json *config, const char *prefix)
 {
     static const char *const folded[] = {"lora_bias", "trainable_token_indices"};

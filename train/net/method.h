@@ -37,7 +37,7 @@ typedef struct fmt_fold {
     float *base;                  /* [out, in] host: the parent's weight */
     fm_weight *w;
     float *dw; /* [out, in] device, in the net's fmt_fold_set */
-    /* A kind with a rank: the product stays, and a term has factors that are made of the tensors. */
+    /* A kind with a rank: the product stays, a term has factors that are made of the tensors. */
     uint32_t rank, term; /* term: index among the module's terms */
     float *a, *b;        /* device: [r, in], [out, r]; their gradients follow in the same order */
 } fmt_fold;

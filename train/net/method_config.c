@@ -314,7 +314,7 @@ static fm_json *with_defaults(const peft_default *f, size_t n)
     return NULL;
 }
 
-/* ---- kinds with formulas: what PEFT writes by default, then the settings of the same names ---- */
+/* ---- kinds with formulas: PEFT's defaults, then the settings of the same names ---- */
 static const struct fold_fields {
     fm_method method;
     const char *json;

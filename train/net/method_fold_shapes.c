@@ -1,5 +1,5 @@
-/* method_fold_shapes.c - the tensors of the kinds of method_fold.c, by the settings: their shapes as
- * PEFT has them, and what is drawn once and never trained. */
+/* method_fold_shapes.c - the tensors of the kinds of method_fold.c, by the settings: their shapes
+ * as PEFT has them, and what is drawn once and never trained. */
 #include "train/net/method.h"
 
 #include "store/base/math/rng.h"

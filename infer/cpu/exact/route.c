@@ -1,5 +1,5 @@
-/* route.c - the choice of experts and of their weights: the operations route and route_grad, and the
- * small ones around them. */
+/* route.c - the choice of experts and of their weights: the operations route and route_grad, and
+ * the small ones around them. */
 #include "infer/cpu/cpu.h"
 
 #include <math.h>

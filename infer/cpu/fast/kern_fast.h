@@ -7,9 +7,9 @@
  *
  * Packed rows are stored in tiles. m rows have ceil(m / tile_rows) tiles, whose sizes differ by at
  * most one; a tile of r rows is
- *   int8: for each block of 32 k (Q2_K, Q3_K, Q6_K: 16): int32 quad[8 or 4][r] (four int8 each), float
- *         scale[r], and int32 start[r] = offset * sum of the block's int8, or where offset is 0
- *         float sum[r] = scale * that sum
+ *   int8: for each block of 32 k (Q2_K, Q3_K, Q6_K: 16): int32 quad[8 or 4][r] (four int8 each),
+ *         float scale[r], and int32 start[r] = offset * sum of the block's int8, or where offset
+ *         is 0 float sum[r] = scale * that sum
  *   bf16: for each pair of k: uint32 pair[r] (the even k in the low half)
  *   f16: for each k: float x[r] (only the weight is float16) */
 #ifndef FM_INFER_CPU_KERN_FAST_H
@@ -65,7 +65,7 @@ typedef struct fmi_fast_kern {
 
     /* Packs rows rows[i] (or first + i) of x, quantised by block of quads * 4: scale = amax / 127,
      * q = rne(x * (127 / amax)); a block with a non-finite element gets a scale of NaN, one with
-     * amax < 2^-100 is 0. grain (of a row number; NULL: none): scale = 1 / grain, q = rne(x * grain). */
+     * amax < 2^-100 is 0. grain (by row number; NULL: none): scale 1 / grain, q = rne(x * grain). */
     void (*pack_int8)(void *dst, const float *x, size_t ldx, const int32_t *rows, uint32_t first,
                       uint32_t m, uint32_t blocks, uint32_t quads, int32_t offset,
                       const float *grain);

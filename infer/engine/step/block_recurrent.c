@@ -45,7 +45,7 @@ static fm_state_rows states_of(const fmi_pass *p, uint32_t l)
                            .to = from + m};
 }
 
-/* The end of the parts from i on with part i's vectors in the recurrent block; *rows: their rows. */
+/* The end of the parts from i on with part i's vectors in the recurrent block; *rows: theirs. */
 static uint32_t same_vectors(const fmi_pass *p, uint32_t l, uint32_t i, uint32_t *rows)
 {
     const fm_recurrent *x = p->all.p[i].model->layers[l].rec;

@@ -238,7 +238,7 @@ static void add_and_norm(fmi_pass *p, float *branch, fmi_gain_fn gain, uint32_t 
 }
 
 /* x = x + branch, with the family's norm or scale of the branch before, or norm of the sum after
- * it. next: the norm in front of the next branch, in next_layer; NULL: x is not yet what that reads. */
+ * it. next: the norm in front of the next branch, in next_layer; NULL: x is not yet its input. */
 static void join(fmi_pass *p, uint32_t l, float *branch, fmi_gain_fn post, fmi_gain_fn next,
                  uint32_t next_layer)
 {

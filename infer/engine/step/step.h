@@ -304,7 +304,7 @@ typedef fmi_gain (*fmi_gain_fn)(const fm_model *m, uint32_t layer);
 void fmi_norm(fmi_pass *p, fmi_parts ps, fm_norm_kind kind, fmi_gain_fn gain, uint32_t layer,
               float *y, const float *x, uint32_t per_row, uint32_t h);
 
-/* ---- block_attention.c, block_recurrent.c, block_mlp.c, block_moe.c: a branch of layer l from p->xn (or x) ---- */
+/* ---- block_*.c: a branch of layer l from p->xn (or x) ---- */
 
 FM_CHECKED fm_status fmi_attention(fmi_pass *p, uint32_t l, float *x, float *y);
 FM_CHECKED fm_status fmi_recurrent(fmi_pass *p, uint32_t l, float *x, float *y);
