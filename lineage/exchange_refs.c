@@ -33,11 +33,6 @@ typedef struct whole {
     fm_status rc;
 } whole;
 
-static bool starts(const char *s, const char *prefix)
-{
-    return strncmp(s, prefix, strlen(prefix)) == 0;
-}
-
 /* ---- one version ---- */
 
 static fm_status new_path(whole *w, const char *path)
@@ -145,8 +140,8 @@ static fm_status begin_at(void *ctx, const char *name, const fm_oid *oid)
 {
     const begin *b = ctx;
     const git_oid id = fml_git_oid(oid);
-    const bool model = !starts(name, FML_RESULTS_REF) && !starts(name, FML_INCOMING) &&
-                       !starts(name, "refs/notes/");
+    const bool model = !fm_starts_with(name, FML_RESULTS_REF) &&
+                       !fm_starts_with(name, FML_INCOMING) && !fm_starts_with(name, "refs/notes/");
     if (model != b->w->model)
         return FM_OK;
     int code = b->walk ? git_revwalk_push(b->walk, &id) : 0;
@@ -324,7 +319,7 @@ static fm_status find_version(fm_repo *r, const fm_ref_wish *wish, git_oid *comm
     fm_oid_hex(&wish->new_oid, hex);
     if (rc == FM_ENOTFOUND)
         return fm_fail(FM_EBASE, "version %.12s has not arrived", hex);
-    if (rc == FM_OK && !starts(wish->name, TAGS) && !git_oid_equal(commit, &id))
+    if (rc == FM_OK && !fm_starts_with(wish->name, TAGS) && !git_oid_equal(commit, &id))
         return fm_fail(FM_EINVAL, "%.12s is a tag; a branch holds a version", hex);
     return rc;
 }
@@ -336,7 +331,7 @@ static fm_status check_name(const char *name)
     FM_TRY(fml_ref_name_check(name));
     if (fm_exchange_ref_travels(name))
         return FM_OK;
-    const char *slash = starts(name, REMOTES) ? strchr(name + strlen(REMOTES), '/') : NULL;
+    const char *slash = fm_starts_with(name, REMOTES) ? strchr(name + strlen(REMOTES), '/') : NULL;
     return slash ? fm_branch_name_check(slash + 1)
                  : fm_fail(FM_EINVAL, "only branches, tags, notes and results travel");
 }
@@ -349,9 +344,9 @@ static fm_status check_new_name(const char *name)
         if (n == 0)
             return fm_fail(FM_EINVAL, "its name holds what is not shown as it is written");
     }
-    if (starts(name, HEADS))
+    if (fm_starts_with(name, HEADS))
         return fm_branch_name_fit(name + strlen(HEADS));
-    return starts(name, TAGS) ? fm_branch_name_fit(name + strlen(TAGS)) : FM_OK;
+    return fm_starts_with(name, TAGS) ? fm_branch_name_fit(name + strlen(TAGS)) : FM_OK;
 }
 
 /* ---- the move ---- */
@@ -392,9 +387,9 @@ static fm_status check_forward(fm_repo *r, const fm_ref_wish *w, const git_oid *
     fm_oid old;
     bool yes = true;
 
-    if (w->force || starts(w->name, REMOTES))
+    if (w->force || fm_starts_with(w->name, REMOTES))
         return FM_OK;
-    if (starts(w->name, TAGS))
+    if (fm_starts_with(w->name, TAGS))
         return fm_fail(FM_EREFUSED, "the tag is there and holds another version: tags do not move, "
                                     "but for --force-with-lease");
     fml_from_git(&old, now);
@@ -416,7 +411,7 @@ static fm_status move_locked(fm_repo *r, const fm_ref_wish *w, const git_oid *to
     FM_TRY(check_old(w, &now, exists));
     FM_TRY(exists ? check_forward(r, w, &now) : check_new_name(w->name));
     FM_TRY(fml_ref_move(r, w->name, to, exists ? &now : NULL, reflog));
-    if (starts(w->name, HEADS)) /* the ref is moved: an unborn HEAD is no failure */
+    if (fm_starts_with(w->name, HEADS)) /* the ref is moved: an unborn HEAD is no failure */
         fm_ignore(fml_head_mend(r, &changed), "only plain git's default; fsck mends it");
     return FM_OK;
 }

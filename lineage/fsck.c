@@ -315,15 +315,10 @@ static void check_commit(check *c, const git_oid *id)
     git_commit_free(commit);
 }
 
-static bool starts(const char *s, const char *prefix)
-{
-    return strncmp(s, prefix, strlen(prefix)) == 0;
-}
-
 static void check_history(check *c, const git_oid *tip)
 {
-    c->is_model = !starts(c->ref, FML_RESULTS_REF) && !starts(c->ref, FML_INCOMING) &&
-                  !starts(c->ref, "refs/notes/");
+    c->is_model = !fm_starts_with(c->ref, FML_RESULTS_REF) &&
+                  !fm_starts_with(c->ref, FML_INCOMING) && !fm_starts_with(c->ref, "refs/notes/");
     add_todo(c, tip);
     while (c->stop == FM_OK && c->todo_count > 0) {
         git_oid next = c->todo[--c->todo_count];
@@ -476,7 +471,8 @@ static fm_status sweep_packs(const fm_repo *r, fm_fsck_report *out)
     fm_status rc = dir ? fm_list_dir(&names, dir) : FM_ENOMEM;
 
     for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
-        char *path = starts(names.name[i], "pack_git2_") ? fm_path_join(dir, names.name[i]) : NULL;
+        char *path =
+            fm_starts_with(names.name[i], "pack_git2_") ? fm_path_join(dir, names.name[i]) : NULL;
         struct stat st;
         if (path && lstat(path, &st) == 0 && time(NULL) - st.st_mtime > DEAD_PACK_SECONDS) {
             rc = fm_remove_file(path);
@@ -525,7 +521,7 @@ static fm_status check_packs(check *c)
 
     for (size_t i = 0; rc == FM_OK && i < names.count; i++) {
         size_t len = strlen(names.name[i]);
-        if (starts(names.name[i], "pack-") && strcmp(names.name[i] + len - 5, ".pack") == 0)
+        if (fm_starts_with(names.name[i], "pack-") && strcmp(names.name[i] + len - 5, ".pack") == 0)
             rc = check_pack(c, dir, names.name[i]);
     }
     fm_names_release(&names);

@@ -238,11 +238,6 @@ fm_status gr_any_char(gr_builder *b, uint32_t in, uint32_t out)
 
 /* ---- names of undeclared properties ---- */
 
-static bool has_prefix(fm_span s, fm_span prefix)
-{
-    return s.len >= prefix.len && memcmp(s.data, prefix.data, prefix.len) == 0;
-}
-
 /* The characters with which names go on behind `prefix`; *whole: one of the names ends here. */
 static fm_status continuations(gr_builder *b, gr_set *set, bool *whole, const fm_json *names,
                                fm_span prefix)
@@ -253,7 +248,7 @@ static fm_status continuations(gr_builder *b, gr_set *set, bool *whole, const fm
     for (void *it = fm_json_iter(names); it && rc == FM_OK; it = fm_json_next(names, it)) {
         fm_span name = fm_span_str(fm_json_iter_key(it));
         uint32_t cp;
-        if (!has_prefix(name, prefix))
+        if (!fm_span_starts(name, prefix))
             continue;
         *whole = *whole || name.len == prefix.len;
         if (name.len > prefix.len) {
@@ -278,7 +273,7 @@ static fm_status name_child(name_trie *t, uint32_t node, fm_span prefix, uint32_
     for (void *it = fm_json_iter(t->names); it; it = fm_json_next(t->names, it)) {
         fm_span name = fm_span_str(fm_json_iter_key(it));
         uint32_t next, own;
-        if (!has_prefix(name, prefix) || name.len == prefix.len)
+        if (!fm_span_starts(name, prefix) || name.len == prefix.len)
             continue;
         size_t n = fm_utf8_next(name.data + prefix.len, &own);
         if (own != cp)

@@ -99,12 +99,6 @@ typedef enum key_kind {
     KEY_REPLACES
 } key_kind;
 
-static bool ends_with(const char *s, const char *end)
-{
-    size_t n = strlen(s), k = strlen(end);
-    return n >= k && strcmp(s + n - k, end) == 0;
-}
-
 /* KEY_UNKNOWN: not in an adapter of this kind. */
 static key_kind kind_of(const fmi_adapter *a, const char *key)
 {
@@ -113,19 +107,20 @@ static key_kind kind_of(const fmi_adapter *a, const char *key)
         return strcmp(key, "prompt_embeddings") == 0 ? KEY_VIRTUAL : KEY_UNKNOWN;
     if (!fmi_module_of(key))
         return KEY_UNKNOWN;
-    if (ends_with(key, ".lora_A.weight"))
+    if (fm_ends_with(key, ".lora_A.weight"))
         return lora ? KEY_A : KEY_UNKNOWN;
-    if (ends_with(key, ".lora_B.weight"))
+    if (fm_ends_with(key, ".lora_B.weight"))
         return lora ? KEY_B : KEY_UNKNOWN;
-    if (ends_with(key, ".lora_B.bias"))
+    if (fm_ends_with(key, ".lora_B.bias"))
         return a->kind == FMI_LORA ? KEY_BIAS : KEY_UNKNOWN;
-    if (ends_with(key, ".lora_embedding_A"))
+    if (fm_ends_with(key, ".lora_embedding_A"))
         return a->kind == FMI_LORA ? KEY_EMBED_A : KEY_UNKNOWN;
-    if (ends_with(key, ".lora_embedding_B"))
+    if (fm_ends_with(key, ".lora_embedding_B"))
         return a->kind == FMI_LORA ? KEY_EMBED_B : KEY_UNKNOWN;
-    if (ends_with(key, ".lora_magnitude_vector") || ends_with(key, ".lora_magnitude_vector.weight"))
+    if (fm_ends_with(key, ".lora_magnitude_vector") ||
+        fm_ends_with(key, ".lora_magnitude_vector.weight"))
         return a->kind == FMI_DORA ? KEY_MAGNITUDE : KEY_UNKNOWN;
-    if (ends_with(key, ".ia3_l"))
+    if (fm_ends_with(key, ".ia3_l"))
         return a->kind == FMI_IA3 ? KEY_IA3 : KEY_UNKNOWN;
     return strstr(key, ".lora_") ? KEY_UNKNOWN : KEY_REPLACES;
 }

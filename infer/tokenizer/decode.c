@@ -285,24 +285,13 @@ static fm_span part_span(const fmi_text_part *t)
     return fm_span_of(t->data, t->len);
 }
 
-static bool begins(fm_span text, fm_span head)
-{
-    return text.len >= head.len && memcmp(text.data, head.data, head.len) == 0;
-}
-
-static bool ends(fm_span text, fm_span tail)
-{
-    return text.len >= tail.len &&
-           memcmp(text.data + text.len - tail.len, tail.data, tail.len) == 0;
-}
-
 static void wordpiece(const fmi_decode_step *p, fm_span text, bool first, fm_buf *out)
 {
     fm_span prefix = part_span(&p->a);
     fm_buf tmp;
 
     fm_buf_init(&tmp, DECODED_MAX);
-    if (!first && begins(text, prefix)) {
+    if (!first && fm_span_starts(text, prefix)) {
         text.data += prefix.len;
         text.len -= prefix.len;
     } else if (!first) {
@@ -337,11 +326,11 @@ static void strip(const fmi_decode_step *p, fm_span text, fm_buf *out)
 {
     fm_span c = part_span(&p->a);
 
-    for (uint32_t i = 0; i < p->start && begins(text, c); i++) {
+    for (uint32_t i = 0; i < p->start && fm_span_starts(text, c); i++) {
         text.data += c.len;
         text.len -= c.len;
     }
-    for (uint32_t i = 0; i < p->stop && ends(text, c); i++)
+    for (uint32_t i = 0; i < p->stop && fm_span_ends(text, c); i++)
         text.len -= c.len;
     fm_buf_append(out, text.data, text.len);
 }
@@ -491,7 +480,7 @@ static void deliver(fm_tok_stream *s, const fmi_decode_step *p, fm_span text, fm
     uint32_t tail = 0;
 
     while (s->strip_left > 0 && text.len > 0) {
-        if (!begins(text, c)) {
+        if (!fm_span_starts(text, c)) {
             s->strip_left = 0;
             break;
         }
@@ -503,7 +492,7 @@ static void deliver(fm_tok_stream *s, const fmi_decode_step *p, fm_span text, fm
         fm_buf_append(out, text.data, text.len);
         return;
     }
-    while (tail < p->stop && ends(text, c)) {
+    while (tail < p->stop && fm_span_ends(text, c)) {
         text.len -= c.len;
         tail++;
     }

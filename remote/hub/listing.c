@@ -148,12 +148,6 @@ fmr_hub_file *fmr_listing_find(const fmr_listing *l, const char *name)
 
 /* ==== the choice ==== */
 
-static bool ends_with(const char *s, const char *suffix)
-{
-    const size_t n = strlen(s), m = strlen(suffix);
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
 /* Folders as "1_Pooling/" are parts of a sentence-transformers model. */
 static bool is_outside(const char *name)
 {
@@ -169,7 +163,7 @@ static bool is_other_weights(const char *name)
                                          ".h5",     ".msgpack",   ".onnx", ".gguf",
                                          ".tflite", ".onnx_data", ".ot",   ".npz"};
     for (size_t i = 0; i < FM_ARRAY_LEN(suffix); i++)
-        if (ends_with(name, suffix[i]))
+        if (fm_ends_with(name, suffix[i]))
             return true;
     return false;
 }
@@ -197,7 +191,7 @@ static void say_some(fm_buf *out, const fmr_listing *l)
     size_t shown = 0, more = 0;
     for (size_t k = 0; k < FM_ARRAY_LEN(suffix); k++)
         for (size_t i = 0; i < l->count; i++) {
-            if (!ends_with(l->file[i].name, suffix[k]))
+            if (!fm_ends_with(l->file[i].name, suffix[k]))
                 continue;
             if (shown < MAX_SHOWN)
                 fm_buf_printf(out, "%s%.100s", shown ? ", " : "", l->file[i].name);

@@ -4,17 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "store/base/cursor.h"
 #include "store/base/mem.h"
 
 static fm_status copy(char **out, const char *text, size_t len)
 {
     *out = fm_strndup(text, len);
     return *out ? FM_OK : FM_ENOMEM;
-}
-
-static bool begins(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
 }
 
 /* The digits of a port; what follows them must be the end. */
@@ -85,7 +81,7 @@ static fm_status read_ssh(fmr_url *u, const char *rest)
     u->scheme = FMR_SSH;
     FM_TRY(read_authority(u, rest, len));
     const char *path = rest + len;
-    if (begins(path, "/~")) /* as in git: the home folder */
+    if (fm_starts_with(path, "/~")) /* as in git: the home folder */
         path++;
     FM_TRY(copy(&u->path, path, strlen(path)));
     return check_ssh(u);
@@ -162,17 +158,17 @@ static fm_status parse(fmr_url *u, const char *text)
 {
     const char *colon;
     FM_TRY(copy(&u->text, text, strlen(text)));
-    if (begins(text, "ssh://"))
+    if (fm_starts_with(text, "ssh://"))
         return read_ssh(u, text + 6);
-    if (begins(text, "git://"))
+    if (fm_starts_with(text, "git://"))
         return read_git(u, text + 6);
-    if (begins(text, "https://"))
+    if (fm_starts_with(text, "https://"))
         return read_http(u, text, text + 8);
-    if (begins(text, "http://"))
+    if (fm_starts_with(text, "http://"))
         return read_http(u, text, text + 7);
-    if (begins(text, "s3://"))
+    if (fm_starts_with(text, "s3://"))
         return read_s3(u, text + 5);
-    if (begins(text, "file://")) {
+    if (fm_starts_with(text, "file://")) {
         u->scheme = FMR_FOLDER;
         if (text[7] != '/')
             return fm_fail(FM_EINVAL, "URL: file:// wants an absolute path: file:///a/b");

@@ -17,14 +17,9 @@ bool fmr_is_no_oid(const fm_oid *oid)
     return fm_oid_eq(oid, &no_oid);
 }
 
-static bool starts(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
-}
-
 bool fmr_ref_is_shared(const char *name)
 {
-    return !starts(name, HEADS) && !starts(name, TAGS);
+    return !fm_starts_with(name, HEADS) && !fm_starts_with(name, TAGS);
 }
 
 /* ---- results and notes ---- */
@@ -107,9 +102,9 @@ fm_status fmr_wish_check(fm_repo *here, fm_ref_wish *w, const fm_oid *now)
         return fmr_wish_refuse(w, FM_ECONFLICT, "it moved meanwhile; fetch, and push again");
     if (fmr_is_no_oid(now) || fmr_is_no_oid(&w->new_oid) || w->force)
         return FM_OK;
-    if (starts(w->name, TAGS))
+    if (fm_starts_with(w->name, TAGS))
         return fmr_wish_refuse(w, FM_EREFUSED, "the tag is there already, for another version");
-    return starts(w->name, HEADS) ? check_forward(here, w, now) : FM_OK;
+    return fm_starts_with(w->name, HEADS) ? check_forward(here, w, now) : FM_OK;
 }
 
 fm_status fmr_wish_pause(unsigned tried)

@@ -18,6 +18,26 @@ bool fm_span_eq_str(fm_span a, const char *s)
     return fm_span_eq(a, fm_span_str(s));
 }
 
+bool fm_span_starts(fm_span s, fm_span head)
+{
+    return s.len >= head.len && fm_span_eq(fm_span_of(s.data, head.len), head);
+}
+
+bool fm_span_ends(fm_span s, fm_span tail)
+{
+    return s.len >= tail.len && fm_span_eq(fm_span_of(s.data + s.len - tail.len, tail.len), tail);
+}
+
+bool fm_starts_with(const char *s, const char *head)
+{
+    return strncmp(s, head, strlen(head)) == 0;
+}
+
+bool fm_ends_with(const char *s, const char *tail)
+{
+    return fm_span_ends(fm_span_str(s), fm_span_str(tail));
+}
+
 void fm_cursor_init(fm_cursor *c, fm_span bytes)
 {
     *c = (fm_cursor){.data = bytes.data, .len = bytes.len};

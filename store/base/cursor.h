@@ -19,6 +19,10 @@ static inline fm_span fm_span_of(const void *data, size_t len)
 fm_span fm_span_str(const char *s); /* without its NUL */
 bool fm_span_eq(fm_span a, fm_span b);
 bool fm_span_eq_str(fm_span a, const char *s);
+bool fm_span_starts(fm_span s, fm_span head);
+bool fm_span_ends(fm_span s, fm_span tail);
+bool fm_starts_with(const char *s, const char *head);
+bool fm_ends_with(const char *s, const char *tail);
 
 /* A cursor remembers its first failure: later reads give zeros, and fm_cursor_ok reports it. So a
  * parser may read a whole record and check once. */

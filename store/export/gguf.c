@@ -87,18 +87,12 @@ void ggw_list(ggw_fields *f, const char *key, fm_gguf_type elem, uint64_t count)
 
 /* ---- the tensors ---- */
 
-static bool ends_in(const char *text, const char *end)
-{
-    const size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* What has no effect, and the head of a tied model, which is its embedding. */
 static bool is_idle(const writing *w, const char *name)
 {
     if (gguf_is_idle(w->model.arch, name))
         return true;
-    return (ends_in(name, "lm_head.weight") || strcmp(name, "embed_out.weight") == 0) &&
+    return (fm_ends_with(name, "lm_head.weight") || strcmp(name, "embed_out.weight") == 0) &&
            !w->v->plan.unties && ggw_is_tied(&w->model);
 }
 
@@ -126,9 +120,9 @@ static fm_dtype dtype_of(const exp_weight *w, const char *name, fm_dtype wanted)
     const fm_dtype stored = w->base->dtype;
     uint32_t ggml;
 
-    if (w->base->shape.rank < 2 || ends_in(name, "_norm.weight") || ends_in(name, ".bias") ||
-        strstr(name, ".ffn_gate_inp") || strncmp(name, "position_embd.", 14) == 0 ||
-        strncmp(name, "token_types.", 12) == 0)
+    if (w->base->shape.rank < 2 || fm_ends_with(name, "_norm.weight") ||
+        fm_ends_with(name, ".bias") || strstr(name, ".ffn_gate_inp") ||
+        strncmp(name, "position_embd.", 14) == 0 || strncmp(name, "token_types.", 12) == 0)
         return FM_F32;
     if (wanted != FM_DTYPE_NONE)
         return wanted;
@@ -174,7 +168,7 @@ static bool is_loaded(const gguf_arch *arch, const char *stem, const char *name)
 {
     const bool mlp = strncmp(stem, "ffn_", 4) == 0 && strcmp(stem, "ffn_norm") != 0;
 
-    if (!ends_in(name, ".bias"))
+    if (!fm_ends_with(name, ".bias"))
         return true;
     return !(mlp && (arch->has & GGUF_NO_MLP_BIAS)) &&
            !(strcmp(stem, "attn_output") == 0 && (arch->has & GGUF_NO_O_BIAS));
@@ -217,7 +211,7 @@ static fm_status set_form(const writing *w, exp_weight *one, const char *stem, c
     uint64_t heads = 0;
 
     one->shape = one->base->shape;
-    one->plus_1 = (m->arch->has & GGUF_PLUS_1) && ends_in(name, "_norm.weight");
+    one->plus_1 = (m->arch->has & GGUF_PLUS_1) && fm_ends_with(name, "_norm.weight");
     if ((m->arch->has & GGUF_CONV1D) && one->shape.rank == 2 && strncmp(name, "blk.", 4) == 0) {
         one->turned = true;
         one->shape.dim[0] = one->base->shape.dim[1];

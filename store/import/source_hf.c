@@ -13,13 +13,6 @@
 #define MAX_INDEX_BYTES (256u << 20)
 #define FM_SOURCE_MAX_DEPTH 16u /* of folders in a model's folder */
 
-static bool ends_with(const char *s, const char *suffix)
-{
-    size_t n = strlen(s), m = strlen(suffix);
-
-    return n >= m && strcmp(s + n - m, suffix) == 0;
-}
-
 /* Whether the folder has a file (not a folder) of this name. */
 static bool holds(const fm_source *src, const char *name)
 {
@@ -223,7 +216,7 @@ static const weights_form forms[] = {
 static fm_status check_shard_name(const fm_source *src, const weights_form *form,
                                   const char *tensor, const char *file)
 {
-    if (!file || !ends_with(file, form->suffix) || strchr(file, '/') || file[0] == '.')
+    if (!file || !fm_ends_with(file, form->suffix) || strchr(file, '/') || file[0] == '.')
         return fm_fail(FM_ECORRUPT,
                        "%s/%s: field 'weight_map.%.200s' must name a %s file of this folder",
                        src->path, form->index, tensor, form->suffix);

@@ -79,7 +79,7 @@ static fm_status packed_beside(bool *out, const fms_scan *s, const fm_entry *e, 
 {
     const fm_entry *w = NULL;
     *out = false;
-    if (!fms_ends_with(e->name, own))
+    if (!fm_ends_with(e->name, own))
         return FM_OK;
     FM_TRY(fms_beside(&w, s, e, own, HEAD));
     *out = w && w->dtype == FM_U8;
@@ -89,7 +89,7 @@ static fm_status packed_beside(bool *out, const fms_scan *s, const fm_entry *e, 
 static fm_status packed_role(fms_role *out, const fms_scan *s, const fm_entry *e)
 {
     bool scale = false, bias = false;
-    const bool matrix = fms_ends_with(e->name, HEAD) && e->shape.rank == 2;
+    const bool matrix = fm_ends_with(e->name, HEAD) && e->shape.rank == 2;
     FM_TRY(packed_beside(&scale, s, e, TAIL));
     FM_TRY(packed_beside(&bias, s, e, ".bias"));
     *out = matrix && e->dtype == FM_U8 ? FMS_HEAD : scale ? FMS_PART : FMS_OTHER;
@@ -110,8 +110,8 @@ static fm_status role(fms_role *out, const fms_scan *s, const fm_entry *e)
 {
     if (s->q->ternary != FMS_TERNARY_ONLINE)
         return packed_role(out, s, e);
-    *out = fms_ends_with(e->name, HEAD) && e->shape.rank == 2 && of_layer(e->name) ? FMS_HEAD
-                                                                                   : FMS_OTHER;
+    *out = fm_ends_with(e->name, HEAD) && e->shape.rank == 2 && of_layer(e->name) ? FMS_HEAD
+                                                                                  : FMS_OTHER;
     return FM_OK;
 }
 

@@ -97,8 +97,7 @@ static fm_status role(fms_role *out, const fms_scan *s, const fm_entry *e)
     FM_TRY(fms_is_part(&part, s, e, tails, heads));
     if (part || fms_of_activations(e->name))
         *out = FMS_PART;
-    else if (fms_ends_with(e->name, PACKED) ||
-             (e->dtype == FM_I8 && fms_ends_with(e->name, WEIGHT)))
+    else if (fm_ends_with(e->name, PACKED) || (e->dtype == FM_I8 && fm_ends_with(e->name, WEIGHT)))
         *out = FMS_HEAD;
     return FM_OK;
 }
@@ -152,7 +151,7 @@ static fm_status check_zero(const fms_made *m)
 
 static fm_status take(fms_made *m, const fms_scan *s, const fm_entry *e)
 {
-    m->words = fms_ends_with(e->name, PACKED);
+    m->words = fm_ends_with(e->name, PACKED);
     const char *own = m->words ? PACKED : WEIGHT;
     (void)snprintf(m->name, sizeof(m->name), "%.*s" WEIGHT, (int)(strlen(e->name) - strlen(own)),
                    e->name);

@@ -31,7 +31,7 @@ static fm_status role(fms_role *out, const fms_scan *s, const fm_entry *e)
 {
     static const char *const tails[] = {"_scales", NULL}, *const heads[] = {HEAD, NULL};
     bool part = false;
-    *out = fms_ends_with(e->name, HEAD) ? FMS_HEAD : FMS_OTHER;
+    *out = fm_ends_with(e->name, HEAD) ? FMS_HEAD : FMS_OTHER;
     FM_TRY(fms_is_part(&part, s, e, tails, heads));
     if (part)
         *out = FMS_PART;

@@ -19,18 +19,12 @@ struct fm_plain {
 
 /* ==== names ==== */
 
-bool fms_ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s), t = strlen(tail);
-    return n >= t && strcmp(s + n - t, tail) == 0;
-}
-
 fm_status fms_beside(const fm_entry **out, const fms_scan *s, const fm_entry *e, const char *own,
                      const char *tail)
 {
     char name[FM_MAX_NAME_BYTES + 64];
     fm_buf path;
-    fm_assert(fms_ends_with(e->name, own) && strlen(tail) < 64);
+    fm_assert(fm_ends_with(e->name, own) && strlen(tail) < 64);
     (void)snprintf(name, sizeof(name), "%.*s%s", (int)(strlen(e->name) - strlen(own)), e->name,
                    tail);
     fm_buf_init(&path, FM_MAX_PATH_BYTES);
@@ -47,7 +41,7 @@ fm_status fms_is_part(bool *out, const fms_scan *s, const fm_entry *e, const cha
 {
     *out = false;
     for (; *tails && !*out; tails++)
-        for (size_t i = 0; heads[i] && !*out && fms_ends_with(e->name, *tails); i++) {
+        for (size_t i = 0; heads[i] && !*out && fm_ends_with(e->name, *tails); i++) {
             const fm_entry *head = NULL;
             FM_TRY(fms_beside(&head, s, e, *tails, heads[i]));
             *out = head != NULL;
@@ -88,7 +82,7 @@ bool fms_of_activations(const char *name)
     static const char *const tail[] = {".input_scale", ".activation_scale", ".output_scale",
                                        ".k_scale",     ".v_scale",          ".input_scale_ub"};
     for (size_t i = 0; i < FM_ARRAY_LEN(tail); i++)
-        if (fms_ends_with(name, tail[i]))
+        if (fm_ends_with(name, tail[i]))
             return true;
     return false;
 }

@@ -110,7 +110,6 @@ FM_CHECKED fm_status fms_quant_keys(const fm_json *o, const char *const *known,
                                     const char *const *off, const char *what);
 
 /* ---- names ---- */
-bool fms_ends_with(const char *s, const char *tail);
 /* The tensor whose name is e's with `tail` in place of its last strlen(own) bytes; NULL: absent. */
 FM_CHECKED fm_status fms_beside(const fm_entry **out, const fms_scan *s, const fm_entry *e,
                                 const char *own, const char *tail);

@@ -89,9 +89,9 @@ static bool is_f8(const fm_entry *e)
 static fm_status f8_role(fms_role *out, const fms_scan *s, const fm_entry *e)
 {
     *out = FMS_OTHER;
-    if (is_f8(e) && e->shape.rank == 2 && fms_ends_with(e->name, WEIGHT))
+    if (is_f8(e) && e->shape.rank == 2 && fm_ends_with(e->name, WEIGHT))
         *out = FMS_HEAD;
-    else if (fms_ends_with(e->name, s->q->suffix) || fms_of_activations(e->name))
+    else if (fm_ends_with(e->name, s->q->suffix) || fms_of_activations(e->name))
         *out = FMS_PART;
     else if (is_f8(e)) /* without its scale its values would be wrong */
         return fm_fail(FM_EUNSUPPORTED,

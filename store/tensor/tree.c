@@ -269,13 +269,6 @@ fm_status fm_tree_put_blob(fm_tree *tree, const char *path, const fm_digest *id,
 
 static const char POINTER_MARK[] = "fmstore ";
 
-static bool has_prefix(fm_span bytes, const char *prefix)
-{
-    size_t n = strlen(prefix);
-
-    return bytes.len >= n && memcmp(bytes.data, prefix, n) == 0;
-}
-
 fm_status fm_tree_put_file(fm_tree *tree, const char *path, fm_span bytes)
 {
     fm_entry *e = NULL;
@@ -284,7 +277,7 @@ fm_status fm_tree_put_file(fm_tree *tree, const char *path, fm_span bytes)
     if (bytes.len > FM_INLINE_MAX_BYTES)
         return fm_fail(FM_ELIMIT, "'%s' has %zu bytes, an inline file at most %u", path, bytes.len,
                        FM_INLINE_MAX_BYTES);
-    if (has_prefix(bytes, POINTER_MARK))
+    if (fm_span_starts(bytes, fm_span_str(POINTER_MARK)))
         return fm_fail(FM_ELIMIT, "'%s' begins with \"fmstore \", the mark of a pointer", path);
     FM_TRY(entry_new(&e, path, FM_ENTRY_FILE));
     e->bytes = bytes.len;

@@ -186,32 +186,26 @@ static fm_status put_blob(fm_tree *tree, line_reader *r)
     return fm_tree_put_blob(tree, r->path, &id, bytes);
 }
 
-static bool begins(fm_span s, const char *text)
-{
-    size_t n = strlen(text);
-
-    return s.len >= n && memcmp(s.data, text, n) == 0;
-}
-
 fm_status fm_tree_put_encoded(fm_tree *tree, const char *path, fm_span blob)
 {
     static const char tensor[] = "fmstore tensor 1\n", opaque[] = "fmstore blob 1\n";
     line_reader r = {NULL, NULL, path};
 
-    if (!begins(blob, "fmstore "))
+    if (!fm_span_starts(blob, fm_span_str("fmstore ")))
         return fm_tree_put_file(tree, path, blob);
     if (blob.len > MAX_POINTER_BYTES)
         return fm_fail(FM_ECORRUPT, "tree path '%s': a pointer of %zu bytes", path, blob.len);
     r.end = (const char *)blob.data + blob.len;
-    if (begins(blob, tensor)) {
+    if (fm_span_starts(blob, fm_span_str(tensor))) {
         r.at = (const char *)blob.data + sizeof tensor - 1;
         return put_tensor(tree, &r);
     }
-    if (begins(blob, opaque)) {
+    if (fm_span_starts(blob, fm_span_str(opaque))) {
         r.at = (const char *)blob.data + sizeof opaque - 1;
         return put_blob(tree, &r);
     }
-    if (begins(blob, "fmstore tensor ") || begins(blob, "fmstore blob "))
+    if (fm_span_starts(blob, fm_span_str("fmstore tensor ")) ||
+        fm_span_starts(blob, fm_span_str("fmstore blob ")))
         return fm_fail(FM_EVERSION, "tree path '%s': a pointer of a newer fmstore", path);
     return fm_fail(FM_ECORRUPT, "tree path '%s': an unknown kind of pointer", path);
 }

@@ -23,20 +23,14 @@ typedef struct damage {
 
 enum { STREAM_NOISE = 1, STREAM_ROWS, STREAM_HEAD };
 
-static bool ends_with(const char *s, const char *end)
-{
-    const size_t n = strlen(s), m = strlen(end);
-    return n >= m && strcmp(s + n - m, end) == 0;
-}
-
 /* The weight of the module that the step changed: of an adapter its B. */
 static fm_status pick_entry(void *ctx, const fm_change *ch)
 {
     damage *d = ctx;
     if (!ch->b || ch->b->kind != FM_ENTRY_TENSOR || !strstr(ch->b->name, d->module))
         return FM_OK;
-    if (ends_with(ch->b->name, "lora_B.weight") ||
-        (!strstr(ch->b->name, "lora_") && ends_with(ch->b->name, ".weight")))
+    if (fm_ends_with(ch->b->name, "lora_B.weight") ||
+        (!strstr(ch->b->name, "lora_") && fm_ends_with(ch->b->name, ".weight")))
         d->entry = ch->b;
     return FM_OK;
 }

@@ -62,13 +62,6 @@ static const struct {
     {".lora_E", LAW_ZERO, ""},
 };
 
-static bool ends_with(const char *s, const char *tail)
-{
-    size_t n = strlen(s);
-    size_t t = strlen(tail);
-    return n >= t && strcmp(s + n - t, tail) == 0;
-}
-
 static fm_status begin_random(fmt_params *ps, int32_t index, uint64_t seed, size_t rule)
 {
     const fmt_param *p = &ps->item[index];
@@ -172,7 +165,7 @@ static fm_status begin(fmt_net *net, fmt_params *ps, int32_t index, const fmt_me
     const char *name = ps->item[index].name;
 
     for (size_t r = 0; r < FM_ARRAY_LEN(laws); r++) {
-        if (!ends_with(name, laws[r].end))
+        if (!fm_ends_with(name, laws[r].end))
             continue;
         if (laws[r].law == LAW_NORMS)
             return begin_norms(net, ps, index);
@@ -220,7 +213,7 @@ static fm_status begin_new(const fmt_net *net, fmt_params *ps, int32_t index, ui
                            double range)
 {
     const fmt_param *p = &ps->item[index];
-    bool zero = ends_with(p->name, ".bias") || fm_norm_adds_one(net->arch.sw.norm);
+    bool zero = fm_ends_with(p->name, ".bias") || fm_norm_adds_one(net->arch.sw.norm);
     uint64_t stream = 0;
     fm_param at;
     bool recurs = fm_arch_param_named(&net->arch, p->name, &at) && at.place >= FM_P_RATES &&

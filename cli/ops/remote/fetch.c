@@ -6,11 +6,6 @@
 #include "cli/ops/remote/fetch_parts.h"
 #include "store/base/mem.h"
 
-static bool starts(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
-}
-
 /* ---- what is wanted ---- */
 
 /* A word is a ref's whole name, or a branch's, else a tag's. */
@@ -19,7 +14,7 @@ static bool is_named(const fmo_refs *refs, const char *word, const char *name)
     char head[FMO_REF_BYTES];
     if (strcmp(word, name) == 0)
         return true;
-    if (starts(name, FMO_HEADS))
+    if (fm_starts_with(name, FMO_HEADS))
         return strcmp(word, name + strlen(FMO_HEADS)) == 0;
     if (strcmp(word, name + strlen(FMO_TAGS)) != 0)
         return false;
@@ -29,7 +24,7 @@ static bool is_named(const fmo_refs *refs, const char *word, const char *name)
 
 static bool is_wanted(const fm_fetch_opts *o, const fmo_refs *refs, const char *name)
 {
-    if (o->count == 0 || (!starts(name, FMO_HEADS) && !starts(name, FMO_TAGS)))
+    if (o->count == 0 || (!fm_starts_with(name, FMO_HEADS) && !fm_starts_with(name, FMO_TAGS)))
         return true; /* notes and results go along */
     for (size_t i = 0; i < o->count; i++)
         if (is_named(refs, o->name[i], name))
@@ -43,7 +38,7 @@ static fm_status check_names(const fmo_remote *m, const fmo_refs *refs, const fm
         bool there = false;
         for (size_t k = 0; k < refs->count && !there; k++) {
             const char *name = refs->ref[k].name;
-            there = (starts(name, FMO_HEADS) || starts(name, FMO_TAGS)) &&
+            there = (fm_starts_with(name, FMO_HEADS) || fm_starts_with(name, FMO_TAGS)) &&
                     is_named(refs, o->name[i], name);
         }
         if (!there)
@@ -57,7 +52,7 @@ static fm_status check_names(const fmo_remote *m, const fmo_refs *refs, const fm
 /* Where a ref of the remote is kept here. */
 static void kept_as(char out[FMO_REF_BYTES], const fmo_remote *m, const char *name)
 {
-    if (starts(name, FMO_HEADS))
+    if (fm_starts_with(name, FMO_HEADS))
         snprintf(out, FMO_REF_BYTES, "refs/remotes/%.80s/%.200s", m->name,
                  name + strlen(FMO_HEADS));
     else
@@ -82,7 +77,8 @@ static void release_moves(moves *v)
 
 static bool is_shared(const char *name) /* merged by union: no news for people */
 {
-    return !starts(name, FMO_TAGS) && !starts(name, "refs/remotes/") && !starts(name, FMO_HEADS);
+    return !fm_starts_with(name, FMO_TAGS) && !fm_starts_with(name, "refs/remotes/") &&
+           !fm_starts_with(name, FMO_HEADS);
 }
 
 /* What the ref here has, so nothing is to be brought or moved. */
@@ -124,7 +120,7 @@ static fm_status make_moves(fm_ops *c, const fmo_remote *m, const fmo_refs *refs
         fm_ref_wish *w = &v->wish[v->count];
         kept_as(v->name[v->count], m, ref->name);
         *w = (fm_ref_wish){.name = v->name[v->count], .new_oid = ref->oid};
-        w->any_old = w->force = starts(w->name, "refs/remotes/");
+        w->any_old = w->force = fm_starts_with(w->name, "refs/remotes/");
         FM_TRY(read_or_none(c, &w->old, w->name));
         if (all || !is_settled(c, w))
             v->from[v->count++] = ref;
@@ -139,7 +135,7 @@ static fm_status tell_moves(fm_ops *c, const moves *v, bool dry_run)
     size_t refused = 0;
     for (size_t i = 0; i < v->count; i++) {
         const fm_ref_wish *w = &v->wish[i];
-        const bool stays = starts(w->name, FMO_TAGS) && !fmo_oid_is_none(&w->old);
+        const bool stays = fm_starts_with(w->name, FMO_TAGS) && !fmo_oid_is_none(&w->old);
         if (fm_oid_eq(&w->old, &w->new_oid) || (w->status == FM_OK && is_shared(w->name)))
             continue;
         if (stays && (dry_run || w->status != FM_OK)) {
@@ -237,7 +233,7 @@ static fm_status promise_tags(fm_ops *c, const fmo_remote *m, const fmo_refs *re
     snprintf(prefix, sizeof prefix, FM_PROMISED "%.80s/", m->name);
     FM_TRY(fm_ref_each(c->repo, prefix, drop_promise, c));
     for (size_t i = 0; i < refs->count; i++)
-        if (starts(refs->ref[i].name, FMO_TAGS) && is_wanted(o, refs, refs->ref[i].name))
+        if (fm_starts_with(refs->ref[i].name, FMO_TAGS) && is_wanted(o, refs, refs->ref[i].name))
             FM_TRY(promise_tag(c, m, &refs->ref[i]));
     return FM_OK;
 }
@@ -269,7 +265,7 @@ static fm_status bring(fm_ops *c, fmo_remote *m, const fm_fetch_opts *o, fm_fetc
     }
     for (size_t i = 0; i < v->count; i++) {
         want[f->wants++] = v->wish[i].new_oid;
-        if (starts(v->from[i]->name, FMO_HEADS))
+        if (fm_starts_with(v->from[i]->name, FMO_HEADS))
             tip[tips++] = v->wish[i].new_oid;
     }
     f->want = want;
@@ -368,7 +364,7 @@ fm_status fmo_forward_branches(fm_ops *c, const fmo_remote *m, const fmo_refs *r
     for (size_t i = 0; i < refs->count; i++) {
         const struct fmo_ref *ref = &refs->ref[i];
         char why[300];
-        if (!starts(ref->name, FMO_HEADS) || !is_wanted(o, refs, ref->name))
+        if (!fm_starts_with(ref->name, FMO_HEADS) || !is_wanted(o, refs, ref->name))
             continue;
         FM_TRY(forward(c, m, ref, o->dry_run, why));
         if (!why[0])

@@ -5,11 +5,6 @@
 #include "cli/ops/remote/fetch_parts.h"
 #include "store/base/mem.h"
 
-static bool starts(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
-}
-
 typedef struct pruning {
     fm_ops *c;
     const fmo_remote *m;
@@ -32,7 +27,7 @@ static fm_status reaches(pruning *p, const fm_oid *from, bool *yes)
 static fm_status note_need(void *ctx, const char *name, const fm_oid *oid)
 {
     pruning *p = ctx;
-    if (p->needed || (!starts(name, FMO_HEADS) && !starts(name, FMO_TAGS)))
+    if (p->needed || (!fm_starts_with(name, FMO_HEADS) && !fm_starts_with(name, FMO_TAGS)))
         return FM_OK;
     return reaches(p, oid, &p->needed);
 }
@@ -43,7 +38,7 @@ static fm_status find_need(pruning *p)
     bool there = false;
     p->needed = false;
     for (size_t i = 0; p->lineage_only && i < p->refs->count && !there; i++)
-        if (starts(p->refs->ref[i].name, FMO_HEADS))
+        if (fm_starts_with(p->refs->ref[i].name, FMO_HEADS))
             FM_TRY(reaches(p, &p->refs->ref[i].oid, &there));
     return p->lineage_only && !there ? fm_ref_each(p->c->repo, "refs/", note_need, p) : FM_OK;
 }

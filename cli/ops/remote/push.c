@@ -21,11 +21,6 @@ typedef struct pushing {
     size_t settled; /* the last so many are there already */
 } pushing;
 
-static bool starts(const char *text, const char *with)
-{
-    return strncmp(text, with, strlen(with)) == 0;
-}
-
 static fm_status read_ours(fm_ops *c, const char *name, fm_oid *out)
 {
     memset(out, 0, sizeof *out);
@@ -43,7 +38,7 @@ static fm_status expected(pushing *p, const char *to, fm_oid *old)
     const struct fmo_ref *ref = fmo_refs_find(&p->theirs, to);
     char seen[FMO_REF_BYTES];
     memset(old, 0, sizeof *old);
-    if (p->o->lease && p->m.name && starts(to, FMO_HEADS)) {
+    if (p->o->lease && p->m.name && fm_starts_with(to, FMO_HEADS)) {
         snprintf(seen, sizeof seen, "refs/remotes/%.80s/%.200s", p->m.name, to + strlen(FMO_HEADS));
         return read_ours(p->c, seen, old);
     }
@@ -68,9 +63,10 @@ static fm_status add(pushing *p, const char *from, const char *to)
     }
     if (!*from && !fmo_refs_find(&p->theirs, to))
         return fm_fail(FM_ENOTFOUND, "the remote has no '%s' to delete", fmo_ref_short(to));
-    if (*from && (starts(to, FMO_HEADS) || starts(to, FMO_TAGS)))
+    if (*from && (fm_starts_with(to, FMO_HEADS) || fm_starts_with(to, FMO_TAGS)))
         FM_TRY(fm_branch_name_fit(fmo_ref_short(to)));
-    w->force = p->o->lease && starts(to, FMO_HEADS); /* a release that moves is deleted first */
+    w->force =
+        p->o->lease && fm_starts_with(to, FMO_HEADS); /* a release that moves is deleted first */
     FM_TRY(expected(p, to, &w->old));
     p->count++;
     return FM_OK;
@@ -80,7 +76,7 @@ static fm_status add(pushing *p, const char *from, const char *to)
 static fm_status whole_name(pushing *p, char out[FMO_REF_BYTES], const char *name, bool must_exist)
 {
     fm_oid oid;
-    if (starts(name, "refs/")) {
+    if (fm_starts_with(name, "refs/")) {
         snprintf(out, FMO_REF_BYTES, "%s", name);
         return fm_exchange_ref_travels(out)
                    ? FM_OK
@@ -111,8 +107,8 @@ static fm_status add_spec(pushing *p, const char *spec)
         FM_TRY(whole_name(p, from, word, true));
     if (!colon)
         memcpy(to, from, sizeof to);
-    else if (n && !starts(colon + 1, "refs/")) /* as what is pushed: a branch, or a tag */
-        snprintf(to, sizeof to, "%s%.250s", starts(from, FMO_TAGS) ? FMO_TAGS : FMO_HEADS,
+    else if (n && !fm_starts_with(colon + 1, "refs/")) /* as what is pushed: a branch, or a tag */
+        snprintf(to, sizeof to, "%s%.250s", fm_starts_with(from, FMO_TAGS) ? FMO_TAGS : FMO_HEADS,
                  colon + 1);
     else
         FM_TRY(whole_name(p, to, colon + 1, false));
@@ -124,7 +120,7 @@ static fm_status add_one(void *ctx, const char *name, const fm_oid *oid, const f
     pushing *p = ctx;
     (void)oid;
     (void)peeled;
-    if (starts(name, FMO_HEADS) || starts(name, FMO_TAGS))
+    if (fm_starts_with(name, FMO_HEADS) || fm_starts_with(name, FMO_TAGS))
         return add(p, name, name);
     return FM_OK;
 }
@@ -187,7 +183,7 @@ static fm_status note_seen(pushing *p, const fm_ref_wish *w)
 {
     char name[FMO_REF_BYTES];
     fm_ref_wish seen = {.name = name, .new_oid = w->new_oid, .any_old = true, .force = true};
-    if (!p->m.name || !starts(w->name, FMO_HEADS))
+    if (!p->m.name || !fm_starts_with(w->name, FMO_HEADS))
         return FM_OK;
     snprintf(name, sizeof name, "refs/remotes/%.80s/%.200s", p->m.name,
              w->name + strlen(FMO_HEADS));
@@ -201,11 +197,11 @@ static void foretell(pushing *p, fm_ref_wish *w)
     static const fm_oid none;
     const char *why = NULL;
     const bool moved = !fm_oid_eq(ref ? &ref->oid : &none, &w->old);
-    if (moved && starts(w->name, FMO_HEADS))
+    if (moved && fm_starts_with(w->name, FMO_HEADS))
         why = "it moved since it was fetched: fetch and try again";
-    else if (ref && starts(w->name, FMO_TAGS) && !fmo_oid_is_none(&w->new_oid))
+    else if (ref && fm_starts_with(w->name, FMO_TAGS) && !fmo_oid_is_none(&w->new_oid))
         why = "the tag is there and holds another version: tags do not move";
-    else if (!w->force && starts(w->name, FMO_HEADS) &&
+    else if (!w->force && fm_starts_with(w->name, FMO_HEADS) &&
              strcmp(fmo_ref_outcome(p->c, &w->old, &w->new_oid), "forced") == 0)
         why = "not a fast-forward: fetch and merge, or --force-with-lease";
     if (!why)
@@ -220,7 +216,8 @@ static fm_status tell(pushing *p)
     for (size_t i = 0; i < p->count; i++) {
         fm_ref_wish *w = &p->wish[i];
         const bool gone = fmo_oid_is_none(&w->new_oid);
-        const bool shared = !starts(w->name, FMO_HEADS) && !starts(w->name, FMO_TAGS);
+        const bool shared =
+            !fm_starts_with(w->name, FMO_HEADS) && !fm_starts_with(w->name, FMO_TAGS);
         const char *from = gone ? w->name : p->plan[i].from;
         if (p->o->dry_run && i < p->count - p->settled)
             foretell(p, w);

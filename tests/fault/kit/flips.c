@@ -35,17 +35,12 @@ typedef struct seen {
     char text[TOLD_BYTES];
 } seen;
 
-static bool starts(const char *s, const char *with)
-{
-    return strncmp(s, with, strlen(with)) == 0;
-}
-
 static kind kind_of(const char *path)
 {
-    if (starts(path, ".fmstore/packs/"))
+    if (fm_starts_with(path, ".fmstore/packs/"))
         return PACK;
-    if (starts(path, ".fmstore/lineage.git/objects/") ||
-        starts(path, ".fmstore/lineage.git/refs/") || strstr(path, "packed-refs"))
+    if (fm_starts_with(path, ".fmstore/lineage.git/objects/") ||
+        fm_starts_with(path, ".fmstore/lineage.git/refs/") || strstr(path, "packed-refs"))
         return GIT;
     return OTHER;
 }

@@ -132,6 +132,24 @@ TEST(spans_compare_by_bytes)
     assert_true(fm_span_eq(fm_span_of(NULL, 0), fm_span_str("")));
 }
 
+TEST(heads_and_tails_are_told)
+{
+    const fm_span none = {NULL, 0};
+
+    assert_true(fm_starts_with("refs/heads/a", "refs/heads/"));
+    assert_true(fm_starts_with("a", "") && fm_starts_with("a", "a"));
+    assert_false(fm_starts_with("refs", "refs/"));
+    assert_true(fm_ends_with("x.weight", ".weight"));
+    assert_true(fm_ends_with("a", "") && fm_ends_with("a", "a"));
+    assert_false(fm_ends_with("eight", "weight"));
+    assert_false(fm_ends_with("weight.x", "weight"));
+    assert_true(fm_span_starts(none, none) && fm_span_ends(none, none));
+    assert_true(fm_span_starts(fm_span_of("a\0b", 3), fm_span_of("a\0", 2)));
+    assert_false(fm_span_starts(fm_span_of("a\0b", 3), fm_span_of("a\0c", 3)));
+    assert_true(fm_span_ends(fm_span_of("a\0b", 3), fm_span_of("\0b", 2)));
+    assert_false(fm_span_ends(fm_span_of("b", 1), fm_span_of("\0b", 2)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -143,6 +161,7 @@ int main(void)
         cmocka_unit_test(a_cursor_sticks_at_its_first_failure),
         cmocka_unit_test(a_hostile_length_does_not_wrap),
         cmocka_unit_test(spans_compare_by_bytes),
+        cmocka_unit_test(heads_and_tails_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
